@@ -1,17 +1,18 @@
 """Recommend a method for each kind of task, from the studies of real models.
 
-A method's *margin* in a case measures its mean minus the plain model's mean: the low end of the 95% interval of this
-difference, divided by the tolerated loss (``TOLERATED``). With a margin above 0, the method is better than the plain
-model. With a margin from -1 to 0, the method's loss is tolerated. If both log-probability and accuracy were measured
-for a model, task and number of documents, the larger margin counts, and neither measure may show a loss.
+A setting is one model, task and number of documents. In each setting, take the method's mean score minus the plain
+model's mean score. The *margin* is the low end of the 95% interval of this difference, divided by the tolerated loss
+(``TOLERATED``). With a margin above 0, the method is better than the plain model. With a margin from -1 to 0, the
+method's loss is tolerated. If both log-probability and accuracy were measured, the larger margin counts, and neither
+measure may show a loss.
 
-A method qualifies for a kind of task if, in every case and on every model,
+A method qualifies for a kind of task if two conditions hold in every setting:
 
-- no interval lies below 0, and
-- the method is better than the plain model, or its loss is tolerated and it is invariant, and not by reordering.
+- The interval does not lie below 0.
+- The method is better than the plain model, or its loss is tolerated and it is order-invariant without reordering.
 
-Methods that qualify are sorted: invariant methods first, then methods that are better in every case, then by their
-smallest margin. If no method qualifies, the plain model is recommended.
+Among methods that qualify, invariant methods come first, then methods that are better in every setting. Otherwise
+the smallest margin decides. If no method qualifies, the plain model is recommended.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ def _rank(label: str, cases: Sequence[Case]) -> tuple[bool, bool, float, str] | 
 
 
 def _margin(label: str, cases: Sequence[Case]) -> float:
-    """Return the margin for one model, task and number of documents; minus infinity if unknown or a loss."""
+    """Return the margin in a setting. Return minus infinity if the margin is unknown or any interval shows a loss."""
     effects = [(case.effects[label].mean, TOLERATED[case.measure]) for case in cases if label in case.effects]
     if not effects or any(high < 0 for (_, _, high), _ in effects):
         return -math.inf

@@ -1,4 +1,4 @@
-"""Measure the share of prompt tokens that the caches of two Ray Serve replicas save, with and without affinity.
+"""Measure the share of prompt tokens that are cached by two Ray Serve replicas, with and without affinity.
 
     python -m studies.affinity
 

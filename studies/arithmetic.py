@@ -49,7 +49,7 @@ class ModelShape:
 
     @property
     def width(self) -> int:
-        """Total width of the query heads: the multiply-adds of one score, or one weighted value, over all heads."""
+        """Total width of the query heads, which is the number of multiply-adds per query-key pair for the scores."""
         return self.heads * self.head_dim
 
     @property
@@ -57,7 +57,7 @@ class ModelShape:
         return self.key_heads * self.head_dim
 
     def weights(self, experts: int) -> int:
-        """Return the number of weights of a layer with this many experts: its multiply-adds for one token."""
+        """Return the number of weights of a layer with ``experts`` experts, which is its multiply-adds per token."""
         projections = 2 * self.hidden * self.width + 2 * self.hidden * self.key_width
         return projections + experts * self.mlp_matrices * self.hidden * self.intermediate
 
@@ -85,7 +85,7 @@ def causal_pairs(tokens: int) -> int:
 
 
 def visible_pairs(lengths: PromptLengths, sees_others: bool) -> int:
-    """Count visible query-key pairs. A document sees the prefix, itself causally, and the others if ``sees_others``."""
+    """Count visible query-key pairs. Documents see the prefix and, if ``sees_others``, all other documents."""
     others = lengths.in_documents if sees_others else 0
     documents = sum(
         length * (lengths.prefix + max(0, others - length)) + causal_pairs(length) for length in lengths.documents
@@ -116,7 +116,7 @@ def _added_by_segments(method: SegmentMethod, shape: ModelShape, lengths: Prompt
 
 @added_multiply_adds.register
 def _added_by_pine(method: Pine, shape: ModelShape, lengths: PromptLengths) -> int:
-    """Return the mean over all layers in which PINE acts."""
+    """Return the multiply-adds that PINE adds per layer, averaged over the layers in which it acts."""
     acting = method.layer_indices(shape.layers)
     together = sum(map(method.together_in, acting)) / len(acting)
     apart = visible_pairs(lengths, sees_others=False)
@@ -149,7 +149,7 @@ def _added_by_channel_scaling(method: ChannelScaling, shape: ModelShape, lengths
 
 
 def added_key_reads(method: Method, shape: ModelShape, lengths: PromptLengths) -> int:
-    """Count the numbers that a method additionally reads from the cache, per new token and layer in which it acts."""
+    """Count the cached values that only the method reads, per new token and per layer in which it acts."""
     # PINE's importances read the documents' keys without positions
     return shape.key_width * lengths.in_documents if isinstance(method, Pine) and method.follows_query else 0
 
@@ -206,7 +206,7 @@ def plain_reads(shape: ModelShape, prompts: Sequence[PromptLengths]) -> int:
 
 
 def decode_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
-    """Return the bytes that a method reads divided by the plain model's, with one dtype for all. None: unknown."""
+    """Return the bytes that a method reads, divided by those that the plain model reads. None: unknown."""
     if added_multiply_adds(method, shape, prompts[0]) is None:
         return None
     added = sum(added_key_reads(method, shape, lengths) for lengths in prompts)

@@ -36,7 +36,7 @@ MEMORY = "8GB"
 
 
 def read_corpus(path: Path, questions: int, passages: int) -> tuple[dict[str, tuple[str, ...]], list[Document]]:
-    """Read the gold answers by question, and a corpus of ``passages`` passages per question without repetitions."""
+    """Read answers by question, and a corpus of ``passages`` passages per question. The corpus has no duplicates."""
     answers, corpus = {}, {}
     for line in islice(read_lines(path, MdqaRow), questions):
         answers[line.row.question] = line.row.answers

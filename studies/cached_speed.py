@@ -164,7 +164,7 @@ def _measure_times(
 
 
 def prompts_of(method: Method, prompt: TokenisedPrompt) -> list[TokenisedPrompt]:
-    """Return the prompts of a joint method, or the prompt itself."""
+    """Return the prompts that the method runs: several for a ``JointMethod``, otherwise the prompt itself."""
     if not isinstance(method, JointMethod):
         return [prompt]
     return [prompt.reordered(indices) for indices in method.prompts(prompt.documents)]

@@ -1,4 +1,4 @@
-"""Search channels without one of the criteria, and scale two channels together (Table 6, arXiv 2406.02536).
+"""Search for channels without one of the criteria, and scale two channels together (Table 6, arXiv 2406.02536).
 
 Each row is a search: with all criteria, or without monotonicity, smoothness or validation. The last row scales the two
 best channels of the first search together. Channels are scaled in the paper's layers. ``ragbias bench`` accepts the
@@ -59,7 +59,7 @@ def rank_without_each(states: States, variant: str) -> dict[str, list[int]]:
 def choose_methods(
     ranked: Mapping[str, Sequence[int]], layers: tuple[int, int], measure: Measure
 ) -> dict[str, ChannelScaling]:
-    """Return the best setting of each search, by the omitted criterion, and of two channels (``"pair"``).
+    """Return the best setting by omitted criterion. The key ``"pair"`` has the best setting of two channels.
 
     Args:
         layers: first and last layer to scale.

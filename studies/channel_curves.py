@@ -94,7 +94,7 @@ class ChannelCurves:
 
     @property
     def where(self) -> str:
-        """Description of the perturbed tokens, and how they are scaled from those of the paper."""
+        """Description of the perturbed tokens. It names the paper's numbers if the strings are of another length."""
         begin, end = self.span
         words = f"tokens {begin} to {end} do not see those before {begin}, or have position ids less {self.by}"
         if self.length == PAPERS_LENGTH:
@@ -105,7 +105,7 @@ class ChannelCurves:
 def measure_curves(
     lm: DebiasedLM, channel: int, strings: int, length: int, seed: int, batch_size: int, track: Track
 ) -> ChannelCurves:
-    """Perturb random strings.
+    """Measure the curves of a channel on random strings, plain and perturbed.
 
     Args:
         length: tokens per string. The paper's numbers of tokens are scaled to it.

@@ -129,7 +129,7 @@ def measure(
 
 
 def _method_without_reuse(case: AuditCase) -> Method:
-    """Return the pipeline's method. If it reuses documents or runs several prompts, return the plain one."""
+    """Return the pipeline's method. If it reuses documents or runs several prompts, return the plain model's."""
     method = case.recorded.request.origin.method_requested
     return NoMethod() if method.reusable_documents or method.acts_on in ("tokens", "answers") else method
 

@@ -93,7 +93,7 @@ def advice_table(all_advice: Sequence[Advice]) -> str:
 
 
 def evidence_tables(all_advice: Sequence[Advice]) -> str:
-    """Make a table for each kind of task, with a row per case. Rows show the recommended or closest method."""
+    """Make a table per kind of task. A row shows one case of the recommended method, or of the closest to it."""
     parts = []
     head = ["study", "measure", "questions", "method", "minus the plain mean, 95% interval", "minus the worst", "cost"]
     for advised in all_advice:

@@ -277,7 +277,7 @@ def draw_curves(
     axis: Axes, xs: Sequence[float], lines: Mapping[str, Tensor], title: str, x: str, y: str,
     level: tuple[str, float] | None = None, from_zero: bool = True, styles: Mapping[str, Style] | None = None,
 ) -> None:  # fmt: skip
-    """Draw each line's mean over questions, ``[Q, len(xs)]``, with intervals, and optionally a named level."""
+    """Draw each line's mean over questions, ``[Q, len(xs)]``, with intervals. ``level`` is a horizontal line."""
     styles = styles or make_styles(lines)
     for label, values in lines.items():
         draw_line(axis, xs, intervals(values), styles[label], label)

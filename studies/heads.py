@@ -40,7 +40,7 @@ PART = 4  # the most and the least aware heads are each one quarter of the heads
 
 @dataclass(frozen=True)
 class HeadAwareness(Result):
-    """The awareness of each head.
+    """How position-aware each head is.
 
     Attributes:
         positions: positions of the gold document, counted from 0.

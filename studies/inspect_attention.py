@@ -96,7 +96,7 @@ def draw_heat_maps(views: Mapping[str, View], title: str) -> Figure:
 
 
 def _draw_heat_map(panel: Axes, mass: Tensor, totals: Tensor) -> None:
-    """Draw how each layer distributes its attention over the documents. Layers below ``LEAST`` are hatched."""
+    """Draw how each layer distributes its attention over the documents. Layers with less than ``LEAST`` are hatched."""
     shares = (mass / mass.sum(1, keepdim=True) * mass.shape[1]).nan_to_num(0).clamp_min(LIGHTEST).numpy()
     hidden = np.broadcast_to((totals < LEAST).numpy()[:, None], shares.shape)
     panel.imshow(np.ma.array(shares, mask=hidden), cmap="Greys", norm=SHADES, aspect="auto", interpolation="nearest")
@@ -161,7 +161,7 @@ def _draw_gold(axis: Axes, views: Mapping[str, View]) -> None:
 
 
 def gold_ratios(view: View) -> list[float]:
-    """Ratio of attention to the gold document and to one other document, by position, in the layers that retrieve."""
+    """Attention to the gold document divided by that to another, by position, in the layers that retrieve."""
     ratios = []
     for layers in view.gold_by_position.values():
         gold, other = (sum(layers[layer][part] for layer in view.retrieval_layers) for part in (0, 1))

@@ -30,7 +30,7 @@ OTHERS = ("initial token", "prefix", "question")  # parts that are not documents
 
 
 def arrangements(document: int, count: int) -> list[list[int]]:
-    """Return ``count`` documents' orders with ``document`` at each of ``POSITIONS``. Others keep their order."""
+    """Return orders of ``count`` documents, with ``document`` at each of ``POSITIONS`` and the others in order."""
     others = [other for other in range(count) if other != document]
     return [[*others[:position], document, *others[position:]] for position in view_positions(count)]
 

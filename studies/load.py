@@ -178,7 +178,7 @@ async def _request_answer(api: AsyncOpenAI, target: Target, case: LoadCase, most
 
 
 def _make_cases(questions: Path | None, documents: int, distinct: int, seed: int) -> list[LoadCase]:
-    """Return questions from a file, or make questions about passages of the embedded model's world."""
+    """Return questions from a file, or make questions about invented passages for the embedded model ``tiny``."""
     if questions is not None:
         return [(each.question, each.documents) for each in read_questions(questions)]
     texts = [passage.text for passage in held_out_corpus(documents * distinct, seed)]

@@ -46,7 +46,7 @@ Setting = dict[str, float]
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The values to try for each parameter of a method, the start, and the figure to minimise."""
+    """The values to try for each parameter of a method, the initial values, and the figure to minimise."""
 
     axes: Mapping[str, Sequence[float]]
     start: Setting
@@ -151,7 +151,7 @@ class _Search:
         return best
 
     def check(self, unseen: Comparison, best: Setting) -> dict[str, dict[str, float]]:
-        """Measure the plain model, the start and the best setting on samples of other questions."""
+        """Measure the plain model, the initial setting and the best setting on samples of other questions."""
         methods = {"plain": NoMethod(), "start": self.method(self.space.start), "best": self.method(best)}
         advance = partial(self._progress, "check", len(methods) * len(unseen.samples))
         found = {name: self._measure(f"check {name}", unseen, method, advance) for name, method in methods.items()}

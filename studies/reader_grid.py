@@ -1,7 +1,7 @@
 """Train readers for several methods, seeds, ranks and numbers of steps, and compare them with the plain model.
 
-METHOD:OBJECTIVE:STEPS:RANK:SEED names a run. The objectives are those of `ragbias adapt` and "free": "distil" without
-answers and gold documents. All runs of a seed have the same examples and the same teacher answers. The method
+METHOD:OBJECTIVE:STEPS:RANK:SEED names a run. OBJECTIVE is an objective of `ragbias adapt`, or "free", which is "distil"
+without answers and gold documents. All runs of a seed have the same examples and the same teacher answers. The method
 "none" is the control: the plain model with the same training. An interrupted study resumes. Finished readers are not
 trained again, so a new --results can have other questions.
 """

@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 
 def read_cases(file: Path, words: int, count: int) -> list[Case]:
-    """Read questions. Cut documents to their first ``words`` words, gold documents to words around the answer."""
+    """Read questions. Cut each document to its first ``words`` words, or the gold one to words around the answer."""
     text = (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()).decode()
     rows = [json.loads(line) for line in text.splitlines()] if ".jsonl" in file.name else json.loads(text)
     cases = []
@@ -74,7 +74,7 @@ def render_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, kind:
 
 
 def document_orders(case: Case) -> list[list[str]]:
-    """Return the documents with the gold document first, in the middle and last. If unknown, two random orders."""
+    """Return orders with the gold document first, in the middle and last, or two random orders if it is unknown."""
     if case.gold is None:
         return [random.Random(seed).sample(case.documents, len(case.documents)) for seed in range(2)]
     others = case.documents[:]

@@ -59,7 +59,7 @@ class SpeedSettings:
 
     Attributes:
         methods: comma-separated names. A method without parameters acts in every layer.
-        shape: shape of a model with random weights and ``layers`` layers. Default: ``"1b"`` without a ``model``.
+        shape: size of a model with random weights and ``layers`` layers. Default: ``"1b"`` if ``model`` is not set.
         model: ``"tiny"``, a hub name, a folder, or a config file, whose model gets random weights.
         layers: number of layers for a ``shape``. Default: 2.
         documents: numbers of documents, measured one after the other.
@@ -207,7 +207,7 @@ def prepare_methods(settings: SpeedSettings, joint: bool = False) -> tuple[dict[
 
 
 def check_length(count: int, total: int, steps: int, config: PreTrainedConfig) -> None:
-    """Raise ``PromptTooLongError`` unless ``count`` documents of ``total`` tokens and ``steps`` more fit the window."""
+    """Raise ``PromptTooLongError`` if documents with ``total`` tokens and ``steps`` new tokens exceed the window."""
     window, needed = window_of(config), PREFIX + total + SUFFIX + steps
     if needed > window:
         raise PromptTooLongError(

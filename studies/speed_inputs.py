@@ -41,7 +41,7 @@ FIRST = 3  # first token id that is drawn, because smaller ids are often special
 
 
 def make_config(shape: str, layers: int) -> PreTrainedConfig:
-    """Make the config of a Llama with few layers of the size of a 1B or 8B model, and a small vocabulary."""
+    """Make the config of a Llama with a few layers and a small vocabulary. Layers are as in a 1B or 8B model."""
     return LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=131072, **SHAPES[shape])
 
 

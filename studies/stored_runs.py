@@ -22,7 +22,7 @@ LARGEST = 3_000_000  # maximum number of bytes of a stored run, and of the answe
 
 
 def is_finished(run: Path) -> bool:
-    """Whether the bench has finished. It writes the summary last."""
+    """Whether the bench has finished. A bench writes ``summary.json`` last."""
     return (run / SUMMARY).is_file()
 
 
@@ -118,7 +118,7 @@ def _remove_paths(run: Run, name: str) -> Run:
 
 
 def _complete_questions(run: Run) -> Run:
-    """Return the run with only those questions that have the maximum number of records in their setting."""
+    """Drop questions with fewer records than other questions of the same model, task and number of documents."""
 
     def question(record: Record) -> tuple[object, ...]:
         return *setting_of(record), record.question

@@ -1,8 +1,8 @@
 """Train readers for parallel windows, and compare them with the plain model.
 
-Unlike `ragbias adapt`, this study trains in batches. Each step computes documents and teachers, and draws new
-distractors and orders. One run trains the readers of --readers, one after another, in --minutes altogether. It
-evaluates each reader on unseen questions. NAME:OBJECTIVE:STEPS[:SEED] names a reader, with one of these objectives:
+Unlike `ragbias adapt`, this study trains in batches. Each step draws new distractors and orders, and runs the teacher
+again. All readers in --readers are trained one after another, in --minutes altogether. Each reader is evaluated on
+unseen questions. NAME:OBJECTIVE:STEPS[:SEED] describes a reader. OBJECTIVE is one of these:
 
     distil   KL divergence from the plain model with the gold document
              alone, on known answers and on the plain model's answers
@@ -73,7 +73,7 @@ OWN_ANSWERS = "distil", "free", "ranked"  # objectives with answers of the teach
 
 
 def divergence(teacher: Tensor, student: Tensor, real: Tensor) -> Tensor:
-    """Weighted sum of both KL divergences of log-probabilities ``[B, T, V]``, averaged over tokens, then rows."""
+    """Weighted sum of forward and reverse KL divergence, from log-probabilities ``[B, T, V]``, averaged."""
     forward = (teacher.exp() * (teacher - student)).sum(-1)
     reverse = (student.exp() * (student - teacher)).sum(-1)
     loss = FORWARD * forward + (1 - FORWARD) * reverse

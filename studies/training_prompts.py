@@ -43,7 +43,7 @@ HELD_OUT, FEWEST = 150, 50  # questions
 class Lesson:
     """A training example: a question, the form of its prompt, and the teacher's answer.
 
-    If there are no labels, ``row`` is the prompt and ``top`` the index of the document most similar to the question.
+    Without labels, ``row`` is the prompt, and ``top`` is the index of the document most similar to the question.
     """
 
     entry: dict[str, Any]

@@ -54,7 +54,7 @@ ENVIRONMENT = {
 
 @contextmanager
 def run_process(command: Sequence[str], log: Path, address: str, ready: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a server during the block, which begins once ``address + ready`` returns 200. Then stop the server.
+    """Run a server during the ``with`` block. The block begins when ``address + ready`` responds with status 200.
 
     Raises:
         RunError: the server ends, or does not answer in time.
@@ -150,7 +150,7 @@ class Answer(NamedTuple):
 
 
 def stream_answer(address: str, model: str, case: LoadCase, more: dict[str, Any] | None = None) -> Answer:
-    """Stream one answer. Return it with the cached tokens and the seconds to its first text."""
+    """Stream one answer. Return it with the number of cached tokens and the seconds to the first text."""
     question, documents = case
     talk = [
         {"role": "system", "content": SYSTEM_PROMPT + "\n\n".join(documents)},

@@ -2,9 +2,9 @@
 
     python -m studies.vllm_load --proxy URL --stock URL
 
-Every request has its documents in a new order. Kinds of requests: ``warm`` requests all have the same documents, half
-of the documents of ``half`` are new, and all documents of ``cold`` are new. Both servers get the same requests and take
-turns.
+Every request has its documents in a new order. There are three kinds of requests. All ``warm`` requests have the same
+documents. In ``half`` requests, half of the documents are new. In ``cold`` requests, all documents are new. Both
+servers get the same requests and take turns.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Context:
         seen: bool ``[B, C]``, false for padding.
         position: ``[B]``, position of the next token.
         mask: ``[B, T, C + T]``, mask of the current run.
-        mass: ``[B, C]``, to which attention to the columns is added; None: attention is not measured.
+        mass: ``[B, C]``, sum of the attention to each column; None: attention is not measured.
     """
 
     layers: list[tuple[Tensor, Tensor]]
@@ -214,7 +214,7 @@ def compute_mixture_logprobs(
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Return log-probabilities ``[B, longest target, V]`` under a mixture, and a mask of those that are not padding.
 
-    Also return, for each row, the log-probability of the suffix, without its first token, after each window.
+    Also return, for each row, the log-probability of the suffix after each window. The first token is excluded.
     """
     experts = [expert for row in rows for expert in row.experts]
     context = context or compute_context(model, experts)

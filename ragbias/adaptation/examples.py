@@ -1,4 +1,4 @@
-"""Training examples: prompts with documents, a question, and one of several endings."""
+"""Training examples: prompts with documents and a question, from several question templates."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Example:
     def teacher_prompts(self, orders: int | None, rng: random.Random) -> list[Prompt]:
         """Return the prompts that the teacher (the plain model) reads.
 
-        If the gold document is known, there is one prompt with only this document. Otherwise, there are ``orders``
-        prompts with all documents in random order. If ``orders`` is None, there is one prompt: with only the most
-        similar document, or, if it is unknown too, with all documents in random order.
+        If the gold document is known, return one prompt with only this document. Otherwise, return ``orders`` prompts
+        with all documents in random order. If ``orders`` is None, return one prompt with only the most similar
+        document. If this is also unknown, return one prompt with all documents in random order.
         """
         prompt, indices = self.prompt, range(len(self.prompt.documents))
         only = self.similar if self.gold is None and orders is None else self.gold
@@ -63,7 +63,7 @@ class Example:
 
 
 def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: AdaptSettings) -> list[Example]:
-    """Draw ``settings.examples`` examples, or one per question. Use each question almost equally often."""
+    """Draw ``settings.examples`` examples, by default one per question. All questions are used about equally often."""
     count, rng = settings.examples or len(questions), random.Random(settings.seed)
     rarity = rarity_of([text for question in questions for text in question.documents])
     drawn: list[Example] = []

@@ -40,7 +40,7 @@ class Lesson:
     logprobs: Tensor
 
     def divergence(self, logits: Tensor) -> Tensor:
-        """Return the weighted sum of both KL divergences to a student's logits ``[T, V]``, averaged over ``T``."""
+        """Return the weighted sum of forward and reverse KL divergence to a student's logits ``[T, V]``, per token."""
         student = logits.float().log_softmax(-1)
         student = _with_rest(student.gather(1, self.tokens.to(student.device)))
         teacher = self.logprobs.to(student.device)

@@ -123,7 +123,7 @@ def _curve_directions(curves: Array) -> NDArray[np.int64]:
 
 
 def _majority_layers(directions: NDArray[np.int64], first: int) -> list[int]:
-    """Return the layers where the curve rises or the layers where it falls: the larger group."""
+    """Return the layers in which the curve rises, or those in which it falls, whichever are more."""
     rising, falling = np.flatnonzero(directions > 0), np.flatnonzero(directions < 0)
     return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
 

@@ -32,7 +32,6 @@ class PartialResults:
         self.results: dict[str, Any] = self._read()
 
     def save_result(self, name: str, value: Any) -> None:
-        """Save a result to disk."""
         self.results[name] = value
         self._write()
 
@@ -60,7 +59,6 @@ class PartialResults:
             raise MethodError(f"{self._states_file} cannot be read: {error}; {RESTART}") from error
 
     def remove(self) -> None:
-        """Delete the files."""
         self._file.unlink(missing_ok=True)
         self._states_file.unlink(missing_ok=True)
 

@@ -25,7 +25,7 @@ PromptRenderer = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]
 
 
 def draw_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
-    """Draw the random strings ``begin`` to ``end - 1`` of a seed, as token ids ``[strings, length]``.
+    """Draw the random strings with indices ``begin`` to ``end - 1`` of a seed, as token ids ``[strings, length]``.
 
     Each token is drawn uniformly from the non-special tokens. Each string starts with the BOS token, if any.
     """

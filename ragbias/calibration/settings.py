@@ -20,7 +20,7 @@ RESERVED_TOKENS = 200  # for instruction, question and answer
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """Settings of a calibration. See ``ragbias calibrate --help``. ``plan`` replaces empty and 0 by defaults."""
+    """Settings of a calibration. See ``ragbias calibrate --help``. ``plan`` replaces empty values and 0 by defaults."""
 
     model: str
     task: str = ""
@@ -65,10 +65,10 @@ class CalibrationSettings:
 
 
 def make_calibration_set(lm: DebiasedLM, plan: CalibrationSettings) -> tuple[list[Sample], list[Sample]]:
-    """Draw or read the questions of a calibration, and tokenise them.
+    """Draw or read the questions of a calibration. Return two lists of samples, about different questions.
 
-    The first list selects channel, factor and layers. The second list, about other questions, checks the selection.
-    The second list uses two thirds of drawn questions, but only one third of questions from a file.
+    The first list selects channel, factor and layers. The second list checks the selection. Two thirds of the drawn
+    questions are for the second list, but only one third of the questions from a file.
     """
     if plan.data is None:
         rng = random.Random(f"calibration {plan.task} {plan.seed}")

@@ -16,7 +16,7 @@ MAX_BYTES = 2**28  # maximum size of one file
 def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
     """Split a text file, or all text files in a folder, into chunks of up to about ``size`` characters.
 
-    Paragraphs of at most this length stay whole. Return, for each chunk, the relative path of the first file with it.
+    Paragraphs of at most this length stay whole. Return a dict from each chunk to the relative path of its first file.
     """
     problem = "missing" if not path.exists() else "" if path.is_dir() else irregular_kind(path)
     if problem:

@@ -30,7 +30,7 @@ Costs = dict[str, dict[str, dict[str, list[float]]]]
 
 @dataclass(frozen=True)
 class Record:
-    """The answer of one model to one case with one method. Readers ignore unknown fields.
+    """The answer of one model to one case with one method. Unknown fields in a file are ignored.
 
     Attributes:
         id: id of the case. ``task``, ``model``, ``method`` and ``id`` together identify the record.

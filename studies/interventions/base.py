@@ -71,5 +71,5 @@ class Intervention:
         return None
 
     def reweightings(self, layout: SequenceLayout, count: int, device: torch.device) -> list[Reweighting]:
-        """Return the changes of weights on the first ``count`` tokens in model order, equally many per sequence."""
+        """Return the changes of attention weights on the first ``count`` tokens, equally many for each sequence."""
         return []

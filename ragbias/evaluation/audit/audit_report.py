@@ -41,7 +41,7 @@ NO_PREFERENCE = "Not shown: too few answers have a known source document. Prefer
 
 
 class AuditReport(NamedTuple):
-    """The results of an audit, with the costs by method and the settings of the command."""
+    """The results of an audit, the costs of each method, and the settings of the command."""
 
     audit: Audit
     costs: Costs
@@ -75,7 +75,7 @@ def as_dict(report: AuditReport) -> dict[str, Any]:
 
 
 def build_tables(audit: Audit, costs: Costs) -> dict[str, Grid]:
-    """Build the tables ``flips`` and ``positions``, and the table ``right`` if questions have accepted answers."""
+    """Return the tables by name. The table ``right`` exists only if some questions have accepted answers."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
     flips = [
         [
@@ -127,7 +127,7 @@ def format_percent(interval: Interval) -> str:
 
 
 def as_html(report: AuditReport) -> str:
-    """Render the report as one HTML page, which includes the questions and has no links."""
+    """Render the report as one self-contained HTML page. The page shows some of the questions."""
     audit, costs, advice, settings, flipped = report
     grids = {name: replace(grid, title="") for name, grid in build_tables(audit, costs).items()}
     flips = (figures.data_url(draw_flips(audit), "flips"), "Share of questions that flip")
@@ -148,7 +148,7 @@ def as_html(report: AuditReport) -> str:
 
 
 def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:
-    """Build a table of flipped questions. Answers that differ from the answer in the retrieved order are bold."""
+    """Build a table of questions that flip. Answers that differ from the answer in the retrieved order are bold."""
     examples, bold = flipped[:HTML_EXAMPLES], Markup("<strong>{}</strong>")
     rows = []
     for example in examples:
@@ -167,7 +167,7 @@ def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) 
 
 
 def draw_flips(audit: Audit) -> Figure:
-    """Draw two bars per method: flips between orders, and flips between repetitions of one order."""
+    """Draw two bars per method: questions whose answer differs between orders, or if one order is repeated."""
     figure, (axis,) = figures.make_canvas(height=0.9 + 0.8 * len(audit.outcomes))
     outcomes = audit.outcomes.values()
     series = {
@@ -182,7 +182,7 @@ def draw_flips(audit: Audit) -> Figure:
 
 
 def draw_preferences(audit: Audit) -> Figure:
-    """Draw one curve per method: observed minus expected share of answers from each part of the positions."""
+    """Draw one curve per method. See ``measure_position_preference`` for the values."""
     figure, (axis,) = figures.make_canvas(height=3.2)
     styles = figures.make_styles(audit.outcomes)
     for index, (label, outcome) in enumerate(audit.outcomes.items()):
@@ -202,7 +202,7 @@ class FlippedQuestion(NamedTuple):
     """A question whose answer changes with the document order.
 
     Attributes:
-        answers: by method, a pair for each order: the answer, and whether it differs from the first answer.
+        answers: by method, one pair per order: the answer, and whether it differs from the answer in the first order.
         flips: labels of the methods whose answers change.
     """
 
@@ -221,7 +221,7 @@ class FlippedQuestion(NamedTuple):
 
 
 def find_flipped_questions(audit: Audit, questions: Sequence[Question]) -> list[FlippedQuestion]:
-    """Return the questions that flip with any method. Questions that flip with the first method come first."""
+    """Return the questions that flip with any method. The list begins with those that flip with the first method."""
     flipped = []
     for index, question in enumerate(questions[: audit.questions]):
         compared = question if audit.uses_accepted_answers else Question(question.question)

@@ -42,12 +42,11 @@ class AuditCase:
 
     @property
     def greedy(self) -> bool:
-        """Whether decoding is greedy."""
         return not self.recorded.settings.temperature
 
     @property
     def exact(self) -> bool:
-        """Whether repeated requests always agree, as with greedy decoding of a local float32 model on a CPU."""
+        """Whether repeated requests get the same answer, because decoding is greedy, in float32, on a local CPU."""
         model = getattr(self.recorded.lm, "model", None)
         return self.greedy and model is not None and (model.dtype, model.device.type) == (torch.float32, "cpu")
 
@@ -62,7 +61,7 @@ class AuditCase:
 
 
 def from_questions(lm: DebiasedLM | UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Build cases with the stock prompt and no method, from questions with documents."""
+    """Build cases from questions and their documents. Cases have the stock prompt and the method ``none``."""
     settings = GenerationSettings(max_new_tokens=MAX_NEW_TOKENS)
     cases = []
     for question in questions:
@@ -89,7 +88,7 @@ def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
 def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:
     """Generate one answer per request with the settings of the case.
 
-    If answers are sampled with a seed, requests run one by one, and request ``i`` uses ``seed + first_attempt + i``.
+    If answers are sampled with a seed, requests run one by one, with the seed ``seed + first_attempt + i``.
     """
     lm, settings = case.recorded.lm, case.recorded.settings
     if case.greedy or settings.seed is None:

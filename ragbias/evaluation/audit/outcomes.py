@@ -1,4 +1,4 @@
-"""Measure each method of an audit: flips, noise floor, preferred positions and changed answers."""
+"""Measure how often a method's answers depend on the document order, and from which positions they come."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class PositionPreference(NamedTuple):
     """Positions of the answers' source documents, compared with those of a model that ignores the order.
 
     Attributes:
-        answers: number of answers with a known source document. Questions with fewer than two of them do not count.
+        answers: number of answers with a known source document. Questions with only one such answer do not count.
         total: number of all answers.
         questions: number of questions whose source document is known in two or more orders.
-        excess: share of answers from each part of the positions, minus the expected share. Empty if there are too
-            few questions.
+        excess: share of answers from each part of the prompt, minus the expected share. Empty if there are too few
+            questions.
     """
 
     answers: int
@@ -44,15 +44,15 @@ class PositionPreference(NamedTuple):
 
 @dataclass(frozen=True)
 class Flips:
-    """Share of questions that flip between orders, the share between repetitions (``floor``), and their difference."""
+    """Shares of questions whose answers differ between orders and between repetitions, and the difference."""
 
     flips: Interval
-    floor: Interval
+    floor: Interval  # between repetitions
     excess: Interval
 
     @classmethod
     def of(cls, flips: Sequence[float], floor: Sequence[float]) -> Flips:
-        """Compute the shares from one value per question: 1 if its answers differ, else 0."""
+        """Compute the shares. Arguments have one value per question: 1 if its answers differ, else 0."""
         excess = [flip - noise for flip, noise in zip(flips, floor, strict=True)]
         return cls(estimate_mean(flips), estimate_mean(floor), estimate_mean(excess, least=-1))
 
@@ -67,7 +67,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Measurements of one method, compared with the first method, which is the unchanged pipeline's.
+    """Measurements of one method. The first method is that of the unchanged pipeline.
 
     Attributes:
         answer_flips: shares of questions whose answers differ in meaning, see ``same_answer``.
@@ -139,8 +139,8 @@ def audit(
 ) -> Audit:
     """Answer every question with every method, in several orders and in repetitions of the retrieved order.
 
-    The first method is that of the unchanged pipeline. After each question of each method, ``progress`` gets the number
-    of flipped questions by label. An interrupt after ``MIN_QUESTIONS`` questions returns the results so far.
+    The first method is that of the unchanged pipeline. ``progress`` is called after each question of each method, with
+    the number of flips by label. ``KeyboardInterrupt`` after ``MIN_QUESTIONS`` questions returns the results so far.
     """
     check_count(len(cases))
     case_orders = [audit_orders(len(case.prompt.documents), orders, seed + index) for index, case in enumerate(cases)]
@@ -176,8 +176,8 @@ class _CaseRuns:
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> Answers:
         """Answer in all orders, then repeat the retrieved order.
 
-        The order is repeated once with greedy decoding, and once per other order with sampling. Nothing is repeated if
-        the answer cannot change, or if greedy decoding runs the same computation in all orders.
+        Greedy decoding repeats this order once. Sampling repeats it as often as there are other orders. Nothing is
+        repeated if the answer cannot change, or if greedy decoding runs the same computation in all orders.
         """
         case = self._case
         requests = [case.request(order, method) for order in orders]
@@ -200,7 +200,7 @@ class _CaseRuns:
 
 
 def _computation_key(request: Request) -> Hashable:
-    """Return a key for the computation of a request. Equal keys mean the same tokens, run in the same way."""
+    """Return a key of a request's tokens and method. Requests with equal keys run the same computation."""
     method = request.method
     prompts = [candidate.tokens for candidate in request.candidates()]
     if isinstance(method, AttentionMethod) and method.invariant:  # these methods read a canonical order
@@ -257,7 +257,7 @@ def is_right(question: Question, answer: str) -> bool:
 
 
 def answers_differ(question: Question, answers: Sequence[str]) -> bool:
-    """Whether some answers are right and others wrong. Without accepted answers: whether any two differ."""
+    """Whether some answers are right and others wrong. If right answers are unknown: whether any two differ."""
     if question.answers:
         return len({is_right(question, answer) for answer in answers}) > 1
     return any(not same_answer(*pair) for pair in combinations(answers, 2))
@@ -267,7 +267,7 @@ def estimate_mean(values: Sequence[float], least: float = 0.0) -> Interval:
     """Compute the mean of values between ``least`` and 1, with its 95% interval.
 
     If all ``n`` values are equal, resampling gives no interval. The interval then extends by ``p`` to both sides, where
-    ``(1 - p)^n = 0.05``: if other values had a larger share than ``p``, ``n`` equal values would be improbable.
+    ``(1 - p)^n = 0.05``. If a larger share than ``p`` of all values differed, ``n`` equal values would be improbable.
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})
@@ -279,12 +279,12 @@ def estimate_mean(values: Sequence[float], least: float = 0.0) -> Interval:
 def measure_position_preference(
     sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequence[int]]]
 ) -> PositionPreference:
-    """Measure the share of answers from each part of the positions, minus the expected share.
+    """Measure the share of answers from each part of the prompt, minus the expected share.
 
-    Let ``s_k`` be the document that the answer in order ``k`` comes from, and ``p_l(s_k)`` its position in order ``l``.
-    The observed share of a part is the share of orders ``k`` with ``p_k(s_k)`` in the part. The expected share is the
-    share of pairs ``k, l`` with ``p_l(s_k)`` in the part. If the order has no effect, both shares are equal, however
-    the retriever ranks documents. Questions with fewer than two known ``s_k`` always have equal shares, so skip them.
+    Parts are up to ``MAX_PARTS`` equal ranges of positions. Let ``s_k`` be the document that the answer in order ``k``
+    comes from, and ``p_l(s_k)`` its position in order ``l``. The observed share of a part is the share of orders ``k``
+    with ``p_k(s_k)`` in it. The expected share is the share of pairs ``k, l`` with ``p_l(s_k)`` in it. If the order has
+    no effect, both shares are equal. Questions with fewer than two known ``s_k`` have equal shares and are skipped.
 
     Args:
         sources: ``sources[q][k]`` is the index of ``s_k`` for question ``q``, or None if it is unknown.

@@ -113,7 +113,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def possible_calls(pipeline: Any) -> Calls:
-    """Return the ways to call a pipeline, in the order to try them. Return none if the object cannot be called."""
+    """Return the ways to call a pipeline, in the order to try them. Return {} if the object cannot be called."""
     if isinstance(pipeline, type):
         return {}
     if callable(chat := getattr(pipeline, "chat", None)):

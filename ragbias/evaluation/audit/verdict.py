@@ -49,7 +49,7 @@ def decide_verdict(outcome: Outcome) -> Verdict:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The verdict on the unchanged pipeline and the recommended method, or None if no method is recommended."""
+    """The verdict on the unchanged pipeline, and the recommended method (None: no method is recommended)."""
 
     verdict: Verdict
     method: str | None
@@ -71,7 +71,7 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
     A method with the verdict ``NO_PROBLEM`` helps. Other methods help if two conditions hold: their excess of flips is
     at most half of the pipeline's, and the high end of its interval is below the pipeline's excess. Methods that
     ``may_lose`` accuracy are excluded. Of the rest, the method with the largest gain in accuracy is recommended. If
-    gains are equal, the method with the fewest flips is recommended. ``consistent`` ignores accuracy.
+    gains are equal, the method with the fewest flips is recommended. ``consistent=True`` ignores accuracy.
     """
     label = audit.unchanged_label
     unchanged = audit.outcomes[label]
@@ -103,7 +103,7 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
 
 
 def may_lose(outcome: Outcome) -> bool:
-    """Whether accuracy decreases, or may decrease by more than ``MAX_LOSS``. False if it was not measured."""
+    """Whether accuracy decreases, or may decrease by more than ``MAX_LOSS``. False if accuracy was not measured."""
     return outcome.better is not None and (outcome.better.estimate < 0 or outcome.better.low < -MAX_LOSS)
 
 

@@ -70,7 +70,7 @@ class TaskSettings(BaseModel, extra="allow", frozen=True):
         return "seed" not in self.options and "seed" in TASKS[self.name].__dataclass_fields__
 
     def make(self, seed: int, limit: int | None) -> Task:
-        """Make the task. Its own options override ``seed`` and ``limit``."""
+        """Make the task. The options in this object override ``seed`` and ``limit``."""
         known = TASKS[self.name].__dataclass_fields__
         defaults = {name: value for name, value in (("seed", seed), ("limit", limit)) if name in known}
         return make_task(self.name, **{**defaults, **self.options})

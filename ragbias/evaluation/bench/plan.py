@@ -91,7 +91,7 @@ def _build_record(
     unit: Unit, label: str, index: int, source: int, written: Answer | None, gold: GoldScore | None, seconds: float,
     plain: Sequence[GoldScore],
 ) -> Record:  # fmt: skip
-    """Build the record of case ``index`` from the results of case ``source``. ``plain``: the plain model's scores."""
+    """Build the record of case ``index`` from the results of case ``source`` and the plain model's scores."""
     case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
     answer = written or (gold.answer if gold else None)
     assert answer is not None  # a unit has at least one measure
@@ -125,7 +125,7 @@ def _build_record(
 
 
 class BenchPlan:
-    """All units of a run. Raise ``RunError`` if a task does not support the measure ``logprob``.
+    """All units of a run. The constructor raises ``RunError`` if a task does not support the measure ``logprob``.
 
     Attributes:
         methods: methods of each model, by label.

@@ -78,7 +78,7 @@ def _check_plan(plan: BenchPlan, models: ModelLoader) -> None:
 
 
 def _run_units(plan: BenchPlan, models: ModelLoader, store: Store, bar: Progress, total: int) -> None:
-    """If a unit lacks records of a method, run the method on the whole unit, because padding affects rounding."""
+    """Run the methods whose records are missing, always on whole units, because padding affects rounding."""
     stored = len(store.records.by_key) + len(store.noise.by_key)
     progress = bar.add_task("answering", total=total, completed=stored)
     for unit in plan.units():
@@ -110,7 +110,7 @@ def _measure_missing_costs(plan: BenchPlan, models: ModelLoader, store: Store, b
 
 
 def _prompt_to_time(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
-    """Split a case's prompt into parts. Return None if the window has no room for the tokens of the measurement."""
+    """Return a case's prompt, or None if the context window is too short for the prompt and the decoded tokens."""
     prompt = split_prompt(task.prompt(lm, case), case.documents, None).parts
     length = len(lm.prepare(prompt, method=NoMethod()).tokens.ids)
     return prompt if length + DECODED_TOKENS < lm.window else None

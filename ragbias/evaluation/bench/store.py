@@ -38,7 +38,7 @@ LOCK = ".lock"
 
 
 def describe_run(settings: BenchConfiguration) -> dict[str, Any]:
-    """Describe a run as JSON data. Only settings under ``decides`` affect the answers."""
+    """Describe a run as JSON data. Only the settings in the entry ``decides`` affect the answers."""
     return {
         "decides": {
             "models": settings.models,
@@ -99,7 +99,7 @@ class RecordFile:
         return len(new)
 
     def sort(self, keys: Sequence[Key]) -> None:
-        """Bring the records into the order of ``keys``. Records with other keys come last."""
+        """Sort the records in the order of ``keys``. Records with other keys come last."""
         if list(self.by_key)[: len(keys)] != keys:
             self.by_key = {**{key: self.by_key[key] for key in keys}, **self.by_key}
             write_atomically(self.path, as_json_lines(self.by_key.values()).encode())

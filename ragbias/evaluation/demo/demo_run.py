@@ -52,12 +52,12 @@ class Demo:
         self.index = Index([passage.document for passage in passages])
 
     def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
-        """Return ``k`` passages and whether the index found the gold one. If not, the gold one replaces the last."""
+        """Return ``k`` passages, and whether the index found the gold passage. If not, it replaces the last passage."""
         nearest, gold = self.index.search(question.question, k), question.gold.document
         return (nearest, True) if gold in nearest else ([*nearest[:-1], gold], False)
 
     def task(self, documents: int) -> tuple[StockQA, float]:
-        """Return a task with prompts of ``documents`` passages, and the index's recall of gold passages."""
+        """Return a task whose prompts have ``documents`` passages, and the index's recall of gold passages."""
         golds, hits = [], 0
         for question in self.questions:
             texts, hit = self.retrieve(question, documents)

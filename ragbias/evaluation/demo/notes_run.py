@@ -121,7 +121,7 @@ def _select_figures(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw_figure(outcome: dict[str, Any]) -> Figure:
-    """Draw log-probabilities, minus the plain mean, by gold position, for the plain model and the default method."""
+    """Draw log-probabilities by gold position, relative to the plain mean, for the plain model and the default."""
     names = {"none": f"plain {outcome['settings']['model']}", outcome["settings"]["default"]: "order-invariant"}
     curves = {
         f"{label} ({name})": outcome["results"][label]["minus_plain_mean_by_position"] for label, name in names.items()

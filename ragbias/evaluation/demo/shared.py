@@ -49,11 +49,11 @@ class Index:
 
 
 class GoldQuestion(NamedTuple):
-    """A question, its gold document, and others, most similar first. The prompt ends with ``begin`` of the answer."""
+    """A question with its documents. The prompt ends with ``begin``, which is the beginning of the answer."""
 
     question: str
     gold: str
-    others: Sequence[str]
+    others: Sequence[str]  # most similar first
     answer: str
     begin: str = ""
 
@@ -97,7 +97,7 @@ def run_methods(
     batch_size: int = CASES_PER_TURN,
     invariant_once: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Run all methods on all cases. Return the figures of each method, see ``summarise_records``."""
+    """Run all methods on all cases. Return the results by method, see ``summarise_records``."""
     cases = list(task.cases())
     progress = bar.add_task("answering", total=len(cases) * len(methods))
     records: list[Record] = []

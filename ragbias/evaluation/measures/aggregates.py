@@ -106,7 +106,7 @@ def scored_records(records: Iterable[Record]) -> list[Record]:
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
-    """Compute flips between orders and between repetitions. A judge's answer flips if the preference changes."""
+    """Compute how often answers differ between orders and between repetitions. For judges, compare preferences."""
     compared = per_question.preferred_response if records[0].task in JUDGES else per_question.normalised_answer
     orders = Counter((record.question, record.seed) for record in records)
     return {
@@ -204,9 +204,9 @@ def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[s
     """Compute a method's differences from the plain model. Return None without a common question and position.
 
     ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean, worst position
-    and best position. ``worst_to_worst`` and ``gap`` subtract the worst positions and the gaps. ``by_position`` is the
-    method's score at a position minus the plain model's mean. ``most`` is the largest possible difference of two
-    scores, such as 1 for accuracies.
+    and best position. ``worst_to_worst`` is the difference of the worst positions, and ``gap`` is the difference of the
+    gaps. ``by_position`` is the method's score at a position minus the plain model's mean. ``most`` is the largest
+    possible difference of two scores, such as 1 for accuracies.
     """
     first, second = scores.restrict_to_common(plain)
     if not first.values.size:
@@ -228,7 +228,7 @@ def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[s
 
 
 def optional_share(values: Mapping[str, float]) -> Estimate | None:
-    """Return ``bootstrap.share`` as a list, or None without values."""
+    """Return the mean and interval of ``values`` as a list, or None without values."""
     return bootstrap.share(values).as_list() if values else None
 
 

@@ -107,7 +107,10 @@ def summarise_scores(values: Floats) -> Summaries:
 
 @lru_cache(maxsize=2)
 def draw_counts(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """Draw how often each resample contains each question, ``[resamples, questions]``. Few questions: no resamples."""
+    """Draw how often each resample contains each question, ``[resamples, questions]``.
+
+    With fewer than ``MIN_QUESTIONS`` questions, there are no resamples.
+    """
     if questions < MIN_QUESTIONS:
         return np.empty((0, questions))
     indices = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
@@ -127,9 +130,9 @@ def corrected_interval(estimate: float, resampled: Floats, bounds: Bounds) -> In
     """Compute a bias-corrected interval of a worst or best position, a gap, or a difference of such figures.
 
     The minimum of noisy scores is too low, and the minimum of a resample is even lower. Therefore percentile intervals
-    often miss the true value on flat curves. Two other intervals correct this bias. The percentile interval shifted by
-    twice the bias can be too short on flat curves, the basic (reverse percentile) interval near accuracies of 0 and 1.
-    The result is their union, limited to the ``bounds``.
+    often miss the true value on flat curves. Two other intervals correct this bias: the percentile interval shifted by
+    twice the bias, and the basic (reverse percentile) interval. The first can be too short on flat curves. The second
+    can be too short near accuracies of 0 and 1. The result is the union of both, limited to the ``bounds``.
 
     In simulations with 100 questions, the interval of the worst position contained the true value in 87 to 95% of runs.
     If there was no gap, the interval of the gap contained 0 in only 64 to 81% of runs. To test for a gap, use
@@ -158,7 +161,7 @@ def compute_intervals(estimates: Floats, resampled: Floats, bounds: Bounds | Non
 
 
 def compute_curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = SHARE) -> dict[str, list[Interval]]:
-    """Compute intervals by figure: one per position for ``by_position``, and a single one for other figures."""
+    """Compute the intervals of all ``Summaries``: one per position for ``by_position``, otherwise a single one."""
     estimates = summarise_scores(scores.values)
     resampled = summarise_draws(scores.values, draw_counts(len(scores.questions), resamples))
     limits: dict[str, Bounds] = {"worst": bounds, "best": bounds, "gap": (0, bounds[1] - bounds[0])}
@@ -169,7 +172,7 @@ def compute_curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = S
 
 
 def estimate_chance_gap(scores: Scores) -> float:
-    """Estimate the 95th percentile of the gap if each question's scores are shuffled over positions."""
+    """Estimate the 95th percentile of the gap when each question's scores are shuffled over positions."""
     rng = np.random.default_rng(0)
     gaps = [summarise_scores(rng.permuted(scores.values, axis=1)).gap for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))

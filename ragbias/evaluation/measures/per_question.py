@@ -54,7 +54,7 @@ def order_flips(
 def repeat_flips(
     records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = normalised_answer
 ) -> dict[str, float]:
-    """Return, for each repeated question, the share of its repetitions (``noise``) with another answer."""
+    """Return, for each repeated question, the share of repetitions (``noise``) whose answer differs from the first."""
     first = {record.key: answer(record) for record in records}
     return mean_by_question(
         (record for record in noise if record.key in first), lambda record: answer(record) != first[record.key]

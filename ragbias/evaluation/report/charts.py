@@ -36,7 +36,7 @@ Curves = Mapping[str, Mapping[str, Point]]  # by method, then by position, count
 
 
 def curves_by_scale(result: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Point]]]:
-    """Collect the figures by position, keyed by scale and method. Relative log-probabilities need the plain model."""
+    """Return curves by scale and method. The scale is accuracy, log-probability or relative log-probability."""
     curves: dict[str, dict[str, Mapping[str, Point]]] = {}
     for label, method in rank_methods(result):
         if ACCURACY in result["measures"]:
@@ -69,7 +69,7 @@ def _draw_curves(curves: Curves, styles: Mapping[str, Style], scale: str) -> Fig
 def draw_overlaid(
     curves_by_panel: Mapping[str, Curves], styles: Mapping[str, Style] | None = None, scale: str = ACCURACY
 ) -> Figure:
-    """Draw a panel with several curves for each entry. Keys are the titles of panels."""
+    """Draw one panel with several curves per entry of ``curves_by_panel``. Keys are the panels' titles."""
     methods = max(map(len, curves_by_panel.values()))
     figure, axes = make_canvas(len(curves_by_panel), columns=2, height=2.8 + 0.1 * methods, sharey=True)
     for axis, (name, curves) in zip(axes, curves_by_panel.items(), strict=True):

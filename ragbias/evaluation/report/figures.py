@@ -90,7 +90,7 @@ def draw_line(
     axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
     wider: int = 0,
 ) -> None:  # fmt: skip
-    """Draw estimates with intervals, as a band or as error bars. ``wider``: number of equal curves drawn later."""
+    """Draw estimates with intervals, as a band or error bars. ``wider`` enlarges a curve that equal curves cover."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     xs_known, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
     options = {**style, "markersize": 4.5 + 4 * wider, "linewidth": 1.6 + 2.5 * wider, "zorder": 3}
@@ -132,7 +132,7 @@ def _error_bars(known: Sequence[Sequence[Any]]) -> list[list[float]]:
 
 
 def escape_dollars(text: str) -> str:
-    """Escape dollar signs, between which matplotlib expects mathematics."""
+    """Escape dollar signs, because matplotlib parses text between them as mathematics."""
     return printable(text).replace("$", r"\$")
 
 

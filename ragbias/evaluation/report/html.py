@@ -60,7 +60,7 @@ CAPTIONS = {
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page. ``figures`` are pairs of URL and caption, ``notes`` a list, ``code`` preformatted text."""
+    """A section of a page. ``figures`` are pairs of URL and caption. ``code`` is preformatted text."""
 
     title: str = ""
     level: int = 2

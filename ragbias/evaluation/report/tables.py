@@ -1,4 +1,4 @@
-"""Format the methods of a summary for a terminal, as Markdown or as CSV, sorted by their worst position."""
+"""Format results for a terminal, as Markdown or CSV. Methods are sorted by the score at their worst position."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Grid:
 
 
 def make_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
-    """Build an empty table. Long names in the first column fold. Other columns wrap only if ``wrap`` is set."""
+    """Build an empty table. Long text in the first column wraps. Other columns wrap only if ``wrap`` is set."""
     table = Table(title=Text(title), box=None, padding=(0, 1, 0, 0), header_style="bold underline")
     table.add_column(Text(first), overflow="fold")
     for heading in others:
@@ -105,13 +105,13 @@ def fit_terminal(grid: Grid) -> Group:
 
 
 def _column_widths(grid: Grid) -> list[int]:
-    """Return the width of each column, including a space after it, if headings wrap."""
+    """Return the width of each column when headings wrap, plus one space after the column."""
     columns = zip(grid.head, *grid.rows, strict=True)
     return [1 + min(WIDTH // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in columns]
 
 
 def rank_methods(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:
-    """Sort methods by their worst position, or by their mean if there are no positions.
+    """Sort methods by the score at their worst position, or by the mean score if there are no positions.
 
     ``measure=None`` selects accuracy, or the log-probability if accuracy was not measured.
     """
@@ -133,7 +133,7 @@ def format_title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
 
 
 def prefill_costs(result: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return prefill times ``[median, low, high]`` relative to ``none``, by method, if all methods were timed."""
+    """Return each method's prefill time relative to ``none``, ``[median, low, high]``; {} unless all were timed."""
     costs = {label: method.get("cost", {}).get("prefill_ratio") for label, method in result["methods"].items()}
     return costs if all(costs.values()) else {}
 

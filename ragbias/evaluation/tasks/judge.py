@@ -82,10 +82,10 @@ class _LLMBarRow(Row):
 class Judge(Task):
     """Pairs of responses in RewardBench's format, each in both orders.
 
-    By default, each response has the same letter in both orders, and the letter is part of the document. Therefore both
-    orders have the same set of documents, and order-invariant methods give the same verdict. The response with the
-    smaller SHA-256 is A, so about half of the better responses are A. This balances a preference for a letter. In order
-    0 the better response comes first. ``gold_position`` is the position of the better response.
+    By default, each response has the same letter, A or B, in both orders, and the letter is part of the document. Thus
+    both orders have the same set of documents, and order-invariant methods give the same verdict. The response with the
+    smaller SHA-256 hash is A, so about half of the better responses are A. This balances a preference for a letter. In
+    order 0 the better response comes first. ``gold_position`` is the position of the better response.
 
     The verdict is the ``[[A]]`` or ``[[B]]`` in the answer. The prediction is ``"chosen"`` if the verdict names the
     better response, else ``"rejected"``. An answer without a verdict or with both verdicts is ``"neither"`` and scores

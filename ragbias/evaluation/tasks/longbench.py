@@ -151,8 +151,8 @@ class _MusiqueRow(Row):
 class MuSiQue(PassagesTask):
     """Multi-hop questions over passages without numbers.
 
-    ``shorten`` keeps the words around the answer. Some passages are needed but do not contain the answer. They may lose
-    their relevant part.
+    ``shorten`` keeps the words around the answer. A passage that is needed but does not contain the answer may lose its
+    relevant part.
 
     Args:
         data: files with ``question``, ``answers`` and ``ctxs`` (``title``, ``text``): one list, or an object per line.

@@ -1,4 +1,4 @@
-"""The task ``tiny``: questions about the embedded model's world that are not in its training data."""
+"""The task ``tiny``: questions for the embedded model ``tiny``, about invented facts outside its training data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TinyQA(Task):
     """Questions for the model ``tiny``, with the prompts of ``ragbias.models.tiny.world``.
 
     Args:
-        documents: numbers of documents in a prompt. Each number has ``limit`` questions.
+        documents: numbers of documents in a prompt. For each number, there are ``limit`` questions.
         positions: positions of the gold document, counted from 0. Default: five, evenly spread.
         orders: number of orders of the distractors, for each position of the gold document.
     """
