@@ -183,7 +183,7 @@ def format_heading(advised: Advice) -> str:
 
 
 def give_reasons(advised: Advice) -> Iterator[str]:
-    """Yield sentences that justify the advice. ``evidence_tables`` has the figures."""
+    """Yield sentences that justify the advice. ``evidence_tables`` has the numbers."""
     if not advised.cases:
         yield "Nothing was measured; compare methods on your own questions with `ragbias bench`."
     elif advised.method == REFERENCE:

@@ -38,7 +38,7 @@ def as_json(all_advice: Sequence[Advice]) -> str:
 
 
 def extract_evidence(study: str, summary: Mapping[str, Any]) -> list[Case]:
-    """Extract the effects of methods from a study's summary. Skip figures without an interval."""
+    """Extract the effects of methods from a study's summary. Skip numbers without an interval."""
     cases = []
     for result in summary["results"]:
         plain = result["methods"].get(REFERENCE)
@@ -93,7 +93,7 @@ def advice_table(all_advice: Sequence[Advice]) -> str:
 
 
 def evidence_tables(all_advice: Sequence[Advice]) -> str:
-    """Make a table per kind of task. A row shows one case of the recommended method, or of the closest to it."""
+    """Make a table per kind of task, with a row per case: the recommended method, or the closest to qualifying."""
     parts = []
     head = ["study", "measure", "questions", "method", "minus the plain mean, 95% interval", "minus the worst", "cost"]
     for advised in all_advice:

@@ -156,7 +156,7 @@ def check_acts_on_attention(method: Method) -> None:
 
 
 class Result:
-    """Base class of an experiment's figures. The first axis of each tensor is the question."""
+    """Base class of an experiment's measurements. The first axis of each tensor is the question."""
 
     def figure(self) -> Figure:
         raise NotImplementedError

@@ -46,8 +46,8 @@ class HeadAwareness(Result):
         positions: positions of the gold document, counted from 0.
         score: ``[Q, P, n_layers, H]``, share of tokens with more than ``alpha`` times the mean weight.
         gold: ``[Q, P, n_layers, H]``, attention to the gold document.
-        most, least: ``[Q, P, n_layers]``, attention to the gold document, averaged over the quarter of heads that is
-            most or least aware in the prompt and layer.
+        most, least: ``[Q, P, n_layers]``, attention to the gold document, averaged over the quarter of heads with the
+            highest or lowest score in the prompt and layer.
     """
 
     positions: list[int]

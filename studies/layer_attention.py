@@ -210,7 +210,7 @@ class View:
         return sorted(retrieving_layers(self.gold)) if self.gold else []
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the figures as plain data for JSON."""
+        """Return the measurements as plain data for JSON."""
         return {
             "attention": self.attention.tolist(),
             "gold": [gold for gold, _ in self.gold],

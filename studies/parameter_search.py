@@ -1,7 +1,7 @@
 """Search the parameters of APE, SIW and layer-wise position interpolation for a model, axis by axis.
 
 APE is tuned without labels, by the mean divergence KL(plain || method) of the next token after each prompt. SIW and
-position interpolation are tuned by the cross-entropy of right answers. The record contains both figures for all
+position interpolation are tuned by the cross-entropy of right answers. The record contains both numbers for all
 methods.
 
 Repeat the command to resume an interrupted search. The exit code is 1 if the best setting does not clearly lower the
@@ -46,7 +46,7 @@ Setting = dict[str, float]
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The values to try for each parameter of a method, the initial values, and the figure to minimise."""
+    """The values to try for each parameter of a method, the initial values, and the measure to minimise."""
 
     axes: Mapping[str, Sequence[float]]
     start: Setting

@@ -1,4 +1,4 @@
-"""Make tables of the studies from their summaries. Every figure has an interval."""
+"""Make tables of the studies from their summaries. Every number has an interval."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ def _method_table(result: Mapping[str, Any], measure: str) -> str:
 
 
 def _format_estimate(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
-    """Format the estimate of a figure if the figure has an interval."""
+    """Format an estimate if it has an interval."""
     return tables.NO_VALUE if not figure or None in figure else tables.format_estimate(figure, form, prefix)
 
 
 def format_interval(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
-    """Format a figure like ``tables.format_figure``, or as ``NO_VALUE`` if it has no interval."""
+    """Format an estimate and its interval like ``tables.format_figure``, or ``NO_VALUE`` without an interval."""
     return tables.NO_VALUE if not figure or None in figure else tables.format_figure(figure, form, prefix)

@@ -106,7 +106,7 @@ def _draw(
     rng.shuffle(chosen)
     ending = random.Random(
         f"{settings.seed} {question.question}"
-    )  # one ending per question, so that its lesson is reused
+    )  # equal endings let the lesson of a question be reused
     documents = [question.documents[index] for index in chosen]
     prompt = prompt_of(lm, documents, question.question, settings.prompt, ending)
     gold = None if question.gold is None else chosen.index(question.gold)

@@ -67,7 +67,7 @@ def make_receipt(
 
 
 def _orders(example: Example, rng: random.Random) -> list[list[int]]:
-    """Return orders with the gold document first, in the middle and last. Without one, return random orders."""
+    """Return orders with the gold document first, in the middle and last; random orders if it is unknown."""
     count = len(example.prompt.documents)
     if example.gold is None:
         return [rng.sample(range(count), count) for _ in range(POSITIONS)]

@@ -244,7 +244,7 @@ def _load_or_make_targets(
 def held_out_example(
     lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool
 ) -> tuple[Example, Lesson]:
-    """Return a held-out example, and its known answer (if ``labelled``) or the plain model's answer as a lesson."""
+    """Return a held-out example and its lesson, for a known answer (``labelled``) or the plain model's answer."""
     documents, gold = question.documents[: options.documents], question.gold
     if gold is not None and gold >= len(documents):
         documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1

@@ -167,7 +167,7 @@ def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) 
 
 
 def draw_flips(audit: Audit) -> Figure:
-    """Draw two bars per method: questions whose answer differs between orders, or if one order is repeated."""
+    """Draw two bars per method: questions whose answer differs between orders, and between repetitions."""
     figure, (axis,) = figures.make_canvas(height=0.9 + 0.8 * len(audit.outcomes))
     outcomes = audit.outcomes.values()
     series = {

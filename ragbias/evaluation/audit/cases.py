@@ -46,7 +46,7 @@ class AuditCase:
 
     @property
     def exact(self) -> bool:
-        """Whether repeated requests get the same answer, because decoding is greedy, in float32, on a local CPU."""
+        """Whether repeated requests always get the same answer: only with greedy float32 decoding on a local CPU."""
         model = getattr(self.recorded.lm, "model", None)
         return self.greedy and model is not None and (model.dtype, model.device.type) == (torch.float32, "cpu")
 

@@ -267,7 +267,7 @@ def estimate_mean(values: Sequence[float], least: float = 0.0) -> Interval:
     """Compute the mean of values between ``least`` and 1, with its 95% interval.
 
     If all ``n`` values are equal, resampling gives no interval. The interval then extends by ``p`` to both sides, where
-    ``(1 - p)^n = 0.05``. If a larger share than ``p`` of all values differed, ``n`` equal values would be improbable.
+    ``(1 - p)^n = 0.05``. If a larger share than ``p`` of values differed, ``n`` equal values would be unlikely (< 5%).
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})

@@ -52,7 +52,7 @@ class Demo:
         self.index = Index([passage.document for passage in passages])
 
     def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
-        """Return ``k`` passages, and whether the index found the gold passage. If not, it replaces the last passage."""
+        """Return ``k`` passages, and whether the gold passage was found. If not, the gold passage replaces the last."""
         nearest, gold = self.index.search(question.question, k), question.gold.document
         return (nearest, True) if gold in nearest else ([*nearest[:-1], gold], False)
 
@@ -74,7 +74,7 @@ class Demo:
 
         Returns:
             JSON data: ``settings``, and ``results`` by number of documents and method. Positions are counted from 0.
-            Figures are ``[estimate, low, high]`` with 95% intervals.
+            Results are ``[estimate, low, high]`` with 95% intervals.
         """
         methods, results = parse_methods(METHODS, MODEL), {}
         hits: dict[str, float] = {}

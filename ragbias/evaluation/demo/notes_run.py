@@ -90,7 +90,7 @@ class NotesDemo:
         """Measure all methods. Invariant methods run in only one order, because all orders give bit-identical answers.
 
         Returns:
-            JSON data: ``settings``, and ``results`` by method. Figures are ``[estimate, low, high]`` with 95%
+            JSON data: ``settings``, and ``results`` by method. Results are ``[estimate, low, high]`` with 95%
             intervals. Differences are paired by question. Log-probabilities are in nats.
         """
         begin = time.perf_counter()
@@ -121,7 +121,7 @@ def _select_figures(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw_figure(outcome: dict[str, Any]) -> Figure:
-    """Draw log-probabilities by gold position, relative to the plain mean, for the plain model and the default."""
+    """Draw log-probabilities by gold position, minus the plain mean, for the plain model and the default method."""
     names = {"none": f"plain {outcome['settings']['model']}", outcome["settings"]["default"]: "order-invariant"}
     curves = {
         f"{label} ({name})": outcome["results"][label]["minus_plain_mean_by_position"] for label, name in names.items()

@@ -1,6 +1,6 @@
 """Summarise a bench as JSON data, with an entry for each model, task and number of documents.
 
-Figures with an interval are lists ``[estimate, low, high]``, or None without data. With too few questions, ``low`` and
+Numbers with an interval are lists ``[estimate, low, high]``, or None without data. With too few questions, ``low`` and
 ``high`` are None, and a note explains why.
 """
 
@@ -233,14 +233,14 @@ def optional_share(values: Mapping[str, float]) -> Estimate | None:
 
 
 def _by_position(scores: Scores, figures: Sequence[Estimate]) -> dict[str, Estimate]:
-    """Make a dict of figures by position. Omit the position -1, which means no gold document."""
+    """Make a dict of results by position. Omit the position -1, which means no gold document."""
     return {str(position): figure for position, figure in zip(scores.positions, figures, strict=True) if position >= 0}
 
 
 def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:
     """Summarise one method's log-probabilities of gold answers.
 
-    The result has the figures of ``curve_figures`` and ``minus_plain``, and means over questions. ``spread`` is the
+    The result has the entries of ``curve_figures`` and ``minus_plain``, and means over questions. ``spread`` is the
     range of a log-probability over the document orders. ``kl`` is KL(plain || method) of the token after the prompt.
     ``agreement`` is 1 if both have the same most probable token. ``answer_tokens`` is the length of the gold answer.
     """

@@ -82,7 +82,7 @@ class Scores:
 
 
 class Summaries(NamedTuple):
-    """Figures of all resamples: ``by_position`` is ``[resamples, positions]``, the others are ``[resamples, 1]``."""
+    """Statistics of all resamples: ``by_position`` is ``[resamples, positions]``, the others are ``[resamples, 1]``."""
 
     by_position: Floats
     mean: Floats
@@ -127,7 +127,7 @@ def percentile_interval(estimate: float, resampled: Floats) -> Interval:
 
 
 def corrected_interval(estimate: float, resampled: Floats, bounds: Bounds) -> Interval:
-    """Compute a bias-corrected interval of a worst or best position, a gap, or a difference of such figures.
+    """Compute a bias-corrected interval of a worst or best position, a gap, or a difference of these.
 
     The minimum of noisy scores is too low, and the minimum of a resample is even lower. Therefore percentile intervals
     often miss the true value on flat curves. Two other intervals correct this bias: the percentile interval shifted by

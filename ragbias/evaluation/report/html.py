@@ -134,7 +134,7 @@ def _result_sections(result: Mapping[str, Any], styles: Mapping[str, Style]) -> 
 
 
 def _detail_tables(result: Mapping[str, Any]) -> Iterator[Grid]:
-    """Yield tables of figures by position, and by group. A table without data has no rows."""
+    """Yield tables of results by position, and by group. A table without data has no rows."""
     positions = [str(position) for position in result["positions"]]
     for scale, curves in charts.curves_by_scale(result).items():
         rows = [

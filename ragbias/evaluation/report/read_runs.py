@@ -78,7 +78,7 @@ def summarise_runs(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def differences_from(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> dict[str, dict[str, Any]]:
-    """Compute paired differences from the method ``label``, by measure and other method, best mean first."""
+    """Compute each method's paired differences from the method ``label``, by measure. The best method is first."""
     setting = result["model"], result["task"], result["documents"]
     records = [record for run in runs for record in run.records if setting_of(record) == setting]
     if label not in result["methods"]:

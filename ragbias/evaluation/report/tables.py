@@ -56,7 +56,7 @@ Figure: TypeAlias = Sequence[float | None] | None  # [estimate, low, high]
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of figures such as ``0.71 (0.62 to 0.79)``. The first ``keys`` columns identify a row."""
+    """A table of numbers such as ``0.71 (0.62 to 0.79)``. The first ``keys`` columns identify a row."""
 
     title: str
     head: Sequence[str]
@@ -179,12 +179,12 @@ def _format_cells(result: Mapping[str, Any], label: str, measure: str) -> dict[s
 
 
 def format_estimate(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
-    """Format the estimate of a figure, such as ``0.71``."""
+    """Format an estimate without its interval, such as ``0.71``."""
     return NO_VALUE if not figure or figure[0] is None else prefix + _format_number(figure[0], form)
 
 
 def format_figure(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
-    """Format a figure as ``0.71 (0.62 to 0.79)``, or the estimate alone if there is no interval."""
+    """Format an estimate as ``0.71 (0.62 to 0.79)``, or as ``0.71`` if there is no interval."""
     text = format_estimate(figure, form, prefix)
     if not figure or None in figure:
         return text

@@ -254,7 +254,7 @@ def _find_first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
 
 
 def spread_positions(documents: int, count: int) -> list[int]:
-    """Return up to ``count`` evenly spread positions from 0 to ``documents - 1``. One position is the middle one."""
+    """Return up to ``count`` evenly spread positions from 0 to ``documents - 1``; the middle if ``count`` is 1."""
     if count == 1:
         return [documents // 2]
     return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
