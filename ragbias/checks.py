@@ -25,7 +25,7 @@ class Bounds(NamedTuple):
         return f"{self.least:,} to {self.most:,}"
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """Let pydantic check the bounds of a field ``Annotated[int, bounds]``."""
+        """Return the schema with which pydantic checks the bounds of a field ``Annotated[int, bounds]``."""
         return {**handler(source), "ge": self.least, "le": self.most}
 
 
@@ -66,7 +66,7 @@ def check_choice(
 
 
 def check_parameters(method: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:
-    """Raise ``MethodError`` for unknown or missing parameters of the class ``of``. ``or_else`` is another remedy."""
+    """Raise ``MethodError`` for unknown or missing parameters of the class ``of``. The error ends with ``or_else``."""
     known = inspect.signature(of).parameters
     if unknown := [name for name in given if name not in known]:
         raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {method!r}: {', '.join(known) or 'none'}")

@@ -68,7 +68,7 @@ class UnknownMethodError(RagBiasError):
 
 
 class MethodError(RagBiasError):
-    """A method's parameters are out of range or do not fit the model, or the method cannot run here."""
+    """A method's parameters are out of range or do not fit the model, or a function does not support the method."""
 
 
 class ReaderError(RagBiasError):
@@ -84,7 +84,7 @@ class ModelFileError(RagBiasError):
 
 
 class BackendError(RagBiasError):
-    """The requested backend is unknown, not installed, or cannot compute this case."""
+    """The requested backend is unknown, not installed, does not support the input, or fails."""
 
 
 class BindingError(RagBiasError):
@@ -136,7 +136,7 @@ class DocumentCacheWarning(UserWarning):
 
 
 class UnsupportedReaderWarning(UserWarning):
-    """The receipt of a reader adapter does not show that the reader improves the method."""
+    """The measurements of a reader adapter do not show that the reader improves the method."""
 
 
 def first_line(error: BaseException) -> str:

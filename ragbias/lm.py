@@ -45,7 +45,7 @@ class DebiasedLM:
         name: the model's name, which selects profiles of methods; default: the name from which it was loaded.
         strip_numbering: remove the documents' numbers from headers in flat prompts, see ``Prompt.from_text``.
         backend: the attention backend, see ``ragbias.attention.backends``.
-        cache: stores keys and values of documents for later requests. Methods that cannot reuse them warn.
+        cache: stores keys and values of documents for later requests. Methods that cannot use it cause a warning.
         reader: folder of a reader adapter for the method, see ``ragbias adapt``.
     """
 
@@ -253,7 +253,7 @@ class DebiasedLM:
     def answer(
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
     ) -> list[Generation]:
-        """Answer prepared requests with the same settings, see ``batch``."""
+        """Answer prepared requests in padded batches, all with the same settings."""
         self._check_and_record(requests, settings)
         return self._run(requests, settings, cancelled)
 

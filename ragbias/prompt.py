@@ -87,7 +87,7 @@ class Prompt:
         each document ends with its separator. Otherwise each document begins with its separator. If the first document
         has none, one is added. Apart from this separator and removed numbers, the text does not change.
 
-        Spans may include or omit headers. Both give the same result if the first header differs from the prefix.
+        Spans may include or omit headers. Both give the same result if the first header is not ambiguous.
 
         Args:
             text: the prompt, including the chat template.
@@ -198,7 +198,7 @@ def shield_documents(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prom
 
 
 def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-    """Tokenise each part separately, so that token ids do not depend on the order. Begin with BOS, if it exists.
+    """Tokenise each part separately, so that token ids do not depend on the order. Begin with the BOS token, if any.
 
     Raises:
         EmptyDocumentError: a document has no tokens.
@@ -220,8 +220,8 @@ def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTo
     """Tokenise a text in one piece, as transformers' pipelines do, but with at most one BOS token.
 
     ``spans`` are ascending ``(begin, end)`` of the documents in characters. The text between two documents belongs to
-    the first one. A token that crosses the border of two documents belongs to the second one. A token that crosses
-    another border belongs to the document. If the text marks control-token strings, its parts are tokenised separately.
+    the first one. A token across two documents belongs to the second one. A token across a document and other text
+    belongs to the document. If the text marks control-token strings, its parts are tokenised separately.
     """
     if is_shielded(text, tokenizer):
         borders = [*(begin for begin, _ in spans), *(end for _, end in spans[-1:])] or [len(text)]

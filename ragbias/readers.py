@@ -63,7 +63,7 @@ _active: ContextVar[_ActiveReader | None] = ContextVar("ragbias_reading", defaul
 
 @contextmanager
 def apply_reader(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterator[None]:
-    """Apply a reader in this thread or task, in sequence ``b`` from column ``starts[b]`` on (counting padding)."""
+    """Apply a reader in this thread or task. In sequence ``b``, it acts from column ``starts[b]``, counting padding."""
     state = _ActiveReader(starts)
 
     def record_cached_columns(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
@@ -181,7 +181,7 @@ def _find_files(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
 
 
 def _read_record(method: Method, folder: Path) -> tuple[str, str, bool, int, float]:
-    """Return the base model's name and fingerprint, whether the receipt is positive, the rank, and the scaling."""
+    """Return the base model's name and fingerprint, whether the reader helps, the rank, and the scaling."""
     record, peft = (_read_json(folder / name) for name in (READER, PEFT))
     try:
         trained_for, model = str(record["method"]), record["model"]

@@ -2,9 +2,9 @@
 
 - ``torch`` runs everywhere.
 - ``triton`` runs on CUDA, or on CPU in Triton's interpreter. It has fused kernels for attention and for the importance
-  of documents.
+  of documents (the attention that they get).
 - ``flash`` runs on CUDA. It uses FlashAttention 2 if all queries of a head see each segment at the same position. It
-  uses ``torch`` for positions that differ by query, for bounds, for biases, and for the importance of documents.
+  uses ``torch`` if positions differ by query, if there are bounds or biases, and for the importance of documents.
 - ``auto`` uses ``triton`` for supported CUDA tensors, and ``torch`` otherwise. A self-check compares both backends once
   per device, dtype and head dimension. If they differ, ``auto`` warns and uses ``torch``.
 

@@ -125,7 +125,7 @@ def _attend_batch(
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, scoring: Scoring, visible: Visible, scratch: Scratch | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention of encoded queries. If ``visible`` has starts, queries and keys need adjacent rotary pairs."""
+    """Compute attention of encoded queries. If ``visible`` has starts, rotary pairs must be adjacent."""
     segments, bias, bounds, causal = visible.segments, visible.bias, visible.bounds, visible.causal
     # in memory order, values of adjacent segments need no copy
     order = sorted(range(len(segments)), key=lambda index: segments[index])
@@ -165,7 +165,7 @@ def _attend(
 def _attend_moved(
     query: Tensor, moved: Tensor, value: Tensor, scale: float, visible: Visible, mask_of: Callable[[int], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention to ``moved``, keys at their positions. ``mask_of(i)`` is the mask of queries from ``i`` on."""
+    """Compute attention to ``moved`` keys. ``mask_of(i)`` returns the mask of all queries from index ``i``."""
     (heads, queries, dim), bounds = query.shape, visible.bounds
     # a key head and its query heads form a batch entry, which avoids copies of keys and values
     folded = query.view(len(value), -1, queries, dim)
@@ -199,7 +199,7 @@ def _visible_keys(bounds: KeyRanges, keys: int) -> tuple[slice, Tensor]:
 
 
 def _mask(query: Tensor, spans: Segments, last: int, bounds: KeyRanges | None, bias: Sequence[float] | None) -> Tensor:
-    """Return a mask ``[Q, K]``: the bias of each segment, and ``-inf`` for keys of ``last`` outside the bounds."""
+    """Return a mask ``[Q, K]`` with the bias of each segment. In segment ``last``, keys out of bounds get ``-inf``."""
     edges = [0, *accumulate(end - begin for begin, end in spans)]
     mask = query.new_zeros(query.shape[1], edges[-1])
     for value, begin, end in zip(bias or (), edges, edges[1:], strict=False):

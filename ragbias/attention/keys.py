@@ -1,4 +1,4 @@
-"""Positional encodings, and types for segments of keys, for visible keys, and for the scores of a layer.
+"""Positional encodings, and types that describe which keys a query sees and how a layer scores them.
 
 Scores depend only on differences of positions. Take a query at position ``p``, and a key at offset ``t`` of a segment
 that starts at ``s``. The key is encoded once, at ``t``, and the query at ``p - s``. If the segment moves, only the
@@ -37,7 +37,7 @@ class Scratch:
 
 
 class Encoding:
-    """Base class of positional encodings. An instance of this class itself leaves queries and keys unchanged."""
+    """Base class of positional encodings. The base class itself leaves queries and keys unchanged."""
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""
@@ -48,16 +48,16 @@ class Encoding:
         return x
 
     def move(self, key: Tensor, segments: Segments, starts: Tensor, scratch: Scratch | None = None) -> Tensor:
-        """Move keys ``[G, K, d]``, which are encoded at their offsets, to the positions of their segments.
+        """Move segments of keys ``[G, K, d]``, which are encoded at their offsets, to the positions ``starts``.
 
-        The keys have adjacent pairs. ``starts`` are int64 ``[..., H or 1, n]``, non-negative. The result
+        Rotary pairs must be adjacent. ``starts`` are int64 ``[..., H or 1, n]``, non-negative. The result
         ``[..., H or G, K', d]`` has ``G`` heads if all heads share the starts, or if keys have no position encoding.
         """
         moved = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
         return moved.expand(*starts.shape[:-2], *moved.shape)
 
     def divided(self, by: float) -> Encoding:
-        """Return the encoding for scores that are divided by ``by``. Only the slopes of ALiBi change."""
+        """Return the encoding to use if a layer divides its scores by ``by``. ALiBi divides its slopes."""
         return self
 
     def bias(self, relative: Tensor, keys: int) -> Tensor | None:
@@ -83,7 +83,7 @@ class Rotary(Encoding):
         self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate ``x`` ``[..., d]`` to positions, int64 or float, which broadcast against ``x[..., 0]``."""
+        """Rotate ``x`` ``[..., d]`` to ``positions``, int64 or float. These broadcast against ``x[..., 0]``."""
         if positions.numel() == 0:
             return x
         cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._cos_sin_from_table(positions)
@@ -180,7 +180,7 @@ def equal_runs(segments: Segments) -> Iterator[tuple[int, int, int]]:
 
 
 class Alibi(Encoding):
-    """Attention with linear biases: each head subtracts its slope times the distance from a score.
+    """Attention with linear biases. A head's slope times the distance of query and key is subtracted from each score.
 
     Args:
         slopes: float32 ``[H]``.
@@ -224,7 +224,7 @@ class Scoring:
 
     @property
     def position_in_keys(self) -> bool:
-        """Whether scores follow from encoded queries and keys alone. Sliding windows and ALiBi also need distances."""
+        """Whether scores depend only on encoded queries and keys. Sliding windows and ALiBi also need distances."""
         return self.window is None and not isinstance(self.encoding, Alibi)
 
 
@@ -332,7 +332,7 @@ def portion_size(count: int, limit: int) -> int:
 
 @contextmanager
 def kernel_errors(backend: str, *errors: type[Exception]) -> Iterator[None]:
-    """Convert ``RuntimeError`` and the classes ``errors`` to ``BackendError``, except if memory runs out."""
+    """Convert ``RuntimeError`` and ``errors`` to ``BackendError``. Errors for lack of memory stay unchanged."""
     converted: tuple[type[Exception], ...] = (RuntimeError, *errors)
     try:
         yield

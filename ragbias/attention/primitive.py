@@ -1,11 +1,11 @@
 """The attention primitive: softmax attention and LSE over segments of keys at assigned positions.
 
-``segment_mass`` and ``document_mass`` measure the attention to documents. Methods order documents by this measure.
+``segment_mass`` and ``document_mass`` measure the attention to each document. Some methods order documents by it.
 "Without positions" means that queries and keys have no position encoding.
 
 Shapes are for one sequence: ``H`` query heads, ``G`` key heads, ``Q`` queries, ``K`` keys, ``n`` segments, head
 dimension ``d``. With ``H = G * group``, query head ``h`` reads key head ``h // group``. A segment is a span
-``(begin, end)`` of keys. Segments may have any order and gaps between them. Results have the same order.
+``(begin, end)`` of keys. Segments may be in any order, with gaps. Results have the order of the given segments.
 Scores, softmaxes and log-sum-exps (LSE) are float32. Outputs have the dtype of the values.
 """
 
@@ -191,13 +191,13 @@ def segment_scores(
 def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     """Compute scores, float32 ``[H, Q, K]``, of queries ``[H, Q, d]`` and keys ``[G, K, d]`` without positions.
 
-    ``scoring`` gives the scale and the softcap. Keys are not copied for the query heads of a key head.
+    ``scoring`` gives the scale and the softcap. Query heads that share a key head use it without copies.
     """
     return apply_softcap(_products(query * scoring.scale, key), scoring.softcap)
 
 
 def _segment_products(queries: Tensor, key: Tensor, segments: Segments) -> Tensor:
-    """Multiply each segment's keys by its queries, given as ``[n, H, Q, d]``. Return float32 ``[H, Q, K]``."""
+    """Multiply keys of segment ``j`` by ``queries[j]`` ``[H, Q, d]``. Return all products, float32 ``[H, Q, K]``."""
     count, heads, rows, dim = queries.shape
     folded = queries.reshape(count, len(key), -1, dim)  # [n, G, queries of a key head, d]
     if folded.shape[2] > FEW_QUERIES:
@@ -259,7 +259,7 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def max_scores(device: torch.device) -> int:
-    """Return the maximum number of scores in memory."""
+    """Return the maximum number of scores to hold in memory at once on this device."""
     return MAX_SCORES["cpu" if device.type == "cpu" else "cuda"]
 
 

@@ -107,7 +107,7 @@ def _run(
     tables: _Tables,
     sizes: _Sizes,
 ) -> tuple[Tensor, Tensor]:
-    """Launch attention of queries at ``positions`` ``[Q']``. The starts are ``[H or 1, Q or 1, columns]``."""
+    """Launch attention of queries at ``positions`` ``[Q']``. ``visible.starts`` has one column per segment."""
     starts, causal, bounds = visible.starts, visible.causal, visible.bounds
     assert starts is not None
     bias = None if visible.bias is None else _on_device(tuple(visible.bias), query.device)
@@ -155,7 +155,7 @@ def _softmax_shares(
     scoring: Scoring,
     total: bool,
 ) -> Tensor:
-    """Return the softmax share of each segment ``[H, Q, columns]``. With ``total``, sum it over each group."""
+    """Return each segment's share of the softmax, ``[H, Q, columns]``. With ``total``, sum over a group's queries."""
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
     visible = [(begin, end) for _, segments in groups for begin, end, _ in segments]
@@ -206,7 +206,7 @@ def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segment
 
 
 def fit_sizes(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
-    """Reduce the sizes until the kernel fits into ``memory`` bytes. ``unread`` pipeline stages need no memory."""
+    """Reduce the sizes until the kernel fits into ``memory`` bytes. ``unread`` counts stages that need none."""
     width = (2 * _block_size(half) if half else 0) + (_block_size(dim - 2 * half) if dim > 2 * half else 0)
     while True:
         buffers = sizes.stages - unread
@@ -276,7 +276,7 @@ def _tables(
     device: torch.device,
     whole: bool = False,
 ) -> _Tables:
-    """Build tables of tiles with ``block`` rows for groups of queries. With ``whole``, each segment is one piece."""
+    """Build the tables in ``triton_kernels``. A tile has ``block`` rows. With ``whole``, each segment is one piece."""
     tiles: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
     out, parts = 0, 1

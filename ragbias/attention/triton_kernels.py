@@ -7,8 +7,8 @@ a segment at the same position.
 
 The table of tiles has the columns ``begin, count, first, out, pieces_begin, pieces_end, split``. The tile's group has
 ``count`` queries from index ``begin``. The tile begins at row ``first`` of the group. The results of the group are
-stored from index ``out``. The tile sees a range of pieces. If several tiles share the keys of a row, ``split`` is the
-index of the tile among them.
+stored from index ``out``. The tile sees a range of pieces. If a row's keys are split among several tiles, ``split``
+is the index of the tile among these tiles.
 
 A piece is a part of a segment. The table of pieces has the columns ``begin, count, offset, column, length``. A piece
 has ``count`` keys from index ``begin``. Its first key is at ``offset`` in the segment. ``column`` is the index of the

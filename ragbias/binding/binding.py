@@ -76,7 +76,7 @@ class Session:
 
 
 class _ForwardPass(threading.local):
-    """The current forward pass of a thread. Threads that run in copies of one context share a binding."""
+    """The forward pass of one thread. It is not in the binding, because several threads may share a binding."""
 
     session: Session | None = None
     prefill: bool = True
@@ -201,7 +201,7 @@ class Binding(PlainBinding):
         return cache
 
     def end_forward(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """End a forward pass: record the cache, and restore the prompt's order in the output."""
+        """End a forward pass: record the cache, and restore the original order of tokens in the output."""
         if binding_of(decoder) is not self or self._pass.session is None:
             return None
         session, self._pass.session, self._pass.layer_input = self._pass.session, None, None
@@ -225,7 +225,7 @@ class Binding(PlainBinding):
 
     @contextmanager
     def unchanged_inputs(self) -> Iterator[None]:
-        """Disable the method's changes of projection inputs in this context."""
+        """Use the plain model's inputs of projections in this context."""
         self._pass.unchanged_inputs = True
         try:
             yield
@@ -304,7 +304,7 @@ def _gather_columns(states: Tensor, columns: Tensor) -> Tensor:
 
 
 def active_binding_of(module: nn.Module) -> Binding | None:
-    """Return the innermost binding of the module's model if it acts on this module."""
+    """Return the innermost binding of the module's model, or None if this binding does not act on the module."""
     for binding in reversed(open_bindings.get()):
         if module in binding.modules and binding.is_open:
             return binding if isinstance(binding, Binding) and module in binding.layers else None

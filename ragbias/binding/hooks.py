@@ -269,7 +269,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
 
 
 class _WithOriginalConfig:
-    """A view of a module with its original config, in which attention functions read the implementation's name."""
+    """A view of a module with its original config, because attention functions read their name from the config."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)

@@ -59,7 +59,7 @@ class CacheStats:
 
 
 class DocumentCache:
-    """A cache of the keys and values of documents after their prefix, for methods with reusable documents.
+    """A cache of the keys and values of documents. Only methods with ``reusable_documents`` use it.
 
     The cache is thread-safe, and processes can share its folder. The cache contains no text. Models can share a cache
     without reading each other's entries, because the key of an entry is a digest of model, prefix and document.
@@ -105,7 +105,7 @@ class DocumentCache:
         return cache
 
     def register_model(self, model: str) -> None:
-        """Add a model, by its identity. Warn if other models use the cache."""
+        """Register a model's identity. Warn if other models use the cache."""
         if model in self._models:
             return
         owners = self._disk.models() if self._disk else set()
@@ -123,7 +123,7 @@ class DocumentCache:
         return key in self._memory or (self._disk is not None and key in self._disk)
 
     def get(self, key: str, shapes: Shapes | None = None, dtypes: Dtypes = ()) -> States | None:
-        """Return the states for a key. Return None if they are missing, damaged, or of other shapes or dtypes."""
+        """Return the states for a key. Return None if they are missing or damaged, or if shapes or dtypes differ."""
         if (states := self._memory.get(key)) is not None:
             self._count("memory_hits", "tokens_reused", states.tokens)
         elif self._disk is not None and (states := self._read(self._disk, key, shapes, dtypes)) is not None:
@@ -151,7 +151,7 @@ class DocumentCache:
         return CacheStats(len(memory), memory.nbytes, len(sizes), sum(sizes), **self._counts, broken=broken)
 
     def verify(self, progress: Callable[[Path], None] = lambda path: None) -> dict[Path, str]:
-        """Read all files of the folder, and return the error of each damaged file. ``progress`` gets each path."""
+        """Read all files of the folder. Return the errors of damaged files. ``progress`` is called with each path."""
         errors = {}
         for path, _, _ in list(self._disk.files()) if self._disk else []:
             try:
@@ -206,7 +206,7 @@ class DocumentCache:
 
 
 def parse_size(name: str, value: str | int) -> int:
-    """Return the bytes of a size such as ``"4GB"``, ``"512 MiB"`` or 1000. Errors name the argument ``name``."""
+    """Return the bytes of a size such as ``"4GB"``, ``"512 MiB"`` or 1000. ``name`` is the argument in errors."""
     if isinstance(value, str) and (match := _AMOUNT.fullmatch(value)) and match[2].upper() in _UNITS:
         size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MAX_BYTES))  # the number may be infinite
     elif is_whole(value):

@@ -170,7 +170,7 @@ class FolderStore:
             temporary.unlink(missing_ok=True)
 
     def _make_room(self, needed: int) -> None:
-        """Remove entries if ``needed`` more bytes do not fit, and a few more, so that few writes list the folder."""
+        """Remove old entries if ``needed`` more bytes do not fit. Free extra space, so that this rarely happens."""
         with self._lock:
             self._free -= needed
             if self._free >= 0:
@@ -201,7 +201,7 @@ def write_entry(path: Path, key: str, states: States) -> None:
 
 
 def read_entry(path: Path, shapes: Shapes | None = None, dtypes: Dtypes = ()) -> States:
-    """Read the states in a file. Raise ``BrokenEntryError`` if it is damaged, or its shapes or dtypes differ."""
+    """Read the states in a file. Raise ``BrokenEntryError`` if the file is damaged, or shapes or dtypes differ."""
     if kind := irregular_kind(path):
         raise BrokenEntryError(f"{path} is {kind}")
     data = path.read_bytes()  # read at once, because other processes may remove or change the file

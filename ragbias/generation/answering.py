@@ -79,9 +79,9 @@ def _choose_more_confident(
     backend: str,
     cancelled: threading.Event | None,
 ) -> tuple[Method, str]:
-    """Choose between a method and the plain model by the probability of the first token, and give the reason.
+    """Return the method or the plain model, whichever is more certain of its first token, and the reason.
 
-    The plain model reads the prompt ``plain``, and the method ``tokens``.
+    ``plain`` is the prompt for the plain model, and ``tokens`` is the prompt for the method.
     """
     confidence = []
     for candidate, prompt in ((NoMethod(), plain), (method, tokens)):
@@ -96,7 +96,7 @@ def _choose_more_confident(
 
 @dataclass(frozen=True)
 class Answering:
-    """Answer the requests of one call. For a single request, ``on_text`` gets the text after each token."""
+    """Answer the requests of one call. If there is only one, ``on_text`` is called with its growing text."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -107,7 +107,7 @@ class Answering:
     on_text: Callable[[str], None] | None = None
 
     def answers(self, requests: Sequence[Request]) -> list[Generation]:
-        """Return one answer per request. For a vote, this is the elected answer."""
+        """Return one answer per request. A method that votes returns the elected answer."""
         candidates = [[] if request.method.acts_on == "tokens" else request.candidates() for request in requests]
         flat = [candidate for group in candidates for candidate in group]
         generated: dict[int, Generation] = {}

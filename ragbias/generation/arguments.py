@@ -21,7 +21,7 @@ from ragbias.methods import Method
 
 
 class SamplingArguments(TypedDict, total=False):
-    """Sampling arguments that all frameworks have. ``None`` selects the default."""
+    """Sampling arguments that all integrations accept. ``None`` selects the default."""
 
     max_new_tokens: int
     """Maximum number of new tokens, >= 1; 256 by default. The model's window limits it further."""
@@ -259,8 +259,8 @@ class GenerationSettings:
     def check_fits(self, method: Method, model: PreTrainedModel, suffix: int) -> None:
         """Raise ``ArgumentError`` if the settings, or the model's default settings, do not fit the model or the method.
 
-        Ids must be in the vocabulary. Sequences must not depend on the order of the documents, nor differ between the
-        prompts of a ``JointMethod``. ``suffix`` is the number of tokens after the documents.
+        Token ids must be in the vocabulary. Rules about token sequences must give the same result for all orders of the
+        documents and all prompts of a ``JointMethod``. ``suffix`` is the number of tokens after the documents.
         """
         extra = {**vars(model.generation_config), **self.extra}
         if name := next((name for name in UNSUPPORTED if extra.get(name) not in (None, False, "hybrid")), ""):

@@ -100,7 +100,7 @@ def prepared_model(
 
 
 def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether each document runs in a separate pass. Rotary frequencies must not depend on the prompt's length."""
+    """Whether each document runs in its own pass. Then rotary frequencies must not depend on the prompt's length."""
     if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)
@@ -116,10 +116,10 @@ def computes_documents_separately(model: PreTrainedModel, method: Method, prompt
 def suffix_likelihoods(
     model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt], cache: DynamicCache | None
 ) -> Tensor | None:
-    """Return the log-probability of the suffix in each prompt, without its first token: float32 ``[prompts]``.
+    """Return the log-probability of each prompt's suffix, excluding the first token: float32 ``[prompts]``.
 
     Return None for methods that do not need likelihoods. All prompts have the same suffix. ``cache`` contains the
-    prompts' documents. The tokens of the suffix except the last are added to it.
+    prompts' documents. This function adds all tokens of the suffix except the last one to ``cache``.
     """
     if not (isinstance(method, JointMethod) and method.needs_likelihoods):
         return None
@@ -180,7 +180,7 @@ class TokenLogprobs(LogitsProcessor):
 
 
 class GumbelNoise(LogitsProcessor):
-    """Sample as the argmax of noisy logits. Each sequence has a generator, so samples do not depend on the batch."""
+    """Sample as the argmax of noisy logits. Each sequence has a random generator, so batches do not change samples."""
 
     def __init__(self, seed: int | None, generators: int, device: torch.device) -> None:
         self._generators = [torch.Generator(device) for _ in range(generators)]
@@ -252,7 +252,7 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 
 def safe_length(text: str, stop: Sequence[str]) -> int:
-    """Return the length of a partial text without an incomplete character or stop string at its end."""
+    """Return the length of a partial text, excluding an incomplete character or stop string at its end."""
     safe = len(text.rstrip("\ufffd"))
     for word in stop:
         overlap = next((size for size in range(min(len(word), len(text)), 0, -1) if text.endswith(word[:size])), 0)
@@ -262,7 +262,7 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
 
 @dataclass
 class StoppingWatch(StoppingCriteria):
-    """End sequences at stop strings, EOS and cancellation. ``on_text`` gets the first sequence's text so far."""
+    """End sequences at stop strings, EOS and cancellation. ``on_text`` is called with the first text so far."""
 
     width: int  # number of columns of the prompts
     decode: Callable[[Sequence[int]], str]

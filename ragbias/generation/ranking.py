@@ -120,7 +120,7 @@ def rank(
         method: a name or an instance, e.g. ``"icr"`` or ``AttentionSorting(rounds=2)``.
         ids: the prompt, ``[T]`` or ``[1, T]``.
         spans: ``(begin, end)`` of each document in tokens, ascending. Tokens between spans belong to no document. If
-            the same tokens are between all documents and after the last one, they are separators.
+            the same tokens follow every document, they are separators and not part of the query.
         calibration_ids: for ``icr``, the prompt with "N/A" in place of the query.
 
     Raises:
@@ -162,7 +162,7 @@ def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], sco
 
 
 def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
-    """Replace the query in the text after the documents by "N/A", as in the paper. Return None if there is no query.
+    """Replace the query after the documents by "N/A" for in-context re-ranking. Return None if there is no query.
 
     The query is the rest of the line after the last ``Question:`` or ``Query:``. Without these, it is the longest line.
     """

@@ -26,11 +26,11 @@ class Report:
             reads at position ``i``; empty for other methods.
         numbering: ``"present"`` if the text around the documents numbers them, which reveals their order to the model;
             ``"stripped"`` if the numbers were removed; empty if there are no numbers.
-        n_left_plain: number of retrieved documents in the prompt that are not debiased, because they are quoted, from
-            earlier turns, or from other retrievals.
+        n_left_plain: number of retrieved documents in the prompt that are not debiased. They are in quotations, or
+            come from earlier turns or other retrievals.
         segmentation_changed: whether the tokens differ from those of the plain model, which tokenises the whole text.
             Methods tokenise each document separately, and may add a separator.
-        cached_tokens: number of tokens of the prompt from a ``DocumentCache``.
+        cached_tokens: number of prompt tokens whose keys and values came from a ``DocumentCache``.
         reader: folder name of the reader adapter that ran with the method; empty if there was none.
     """
 
@@ -56,10 +56,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts of one request, including the EOS token. The counts of a vote cover all its answers.
+    """Token counts of one request, including the EOS token. If a method votes, the counts cover all answers.
 
     Attributes:
-        cached_tokens: number of tokens of the prompt from a ``DocumentCache``.
+        cached_tokens: number of prompt tokens whose keys and values came from a ``DocumentCache``.
     """
 
     prompt_tokens: int

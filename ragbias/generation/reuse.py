@@ -62,7 +62,7 @@ class DocumentPass(AttentionMethod):
 
 
 class DocumentStates:
-    """Keys and values of prefixes and documents, cached or computed. ``cancelled`` stops before the next document."""
+    """Keys and values of prefixes and documents, cached or computed. If ``cancelled`` is set, no more are computed."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ def start_from_states(
     """Return a binding, a cache with prefixes and documents, and the number of cached tokens of each prompt.
 
     Suffixes in a batch differ in length. Therefore the cache of a batch also contains each suffix, except its last
-    token. The prompts of a ``JointMethod`` have the same suffix, so their cache does not contain it.
+    token. The prompts of a ``JointMethod`` have the same suffix, so the cache does not contain the suffix.
     """
     rule = method if isinstance(method, AttentionMethod) else DocumentPass()
     layouts, caches, reused = [], [], []
@@ -170,7 +170,7 @@ def run_tokens(binding: Binding, cache: DynamicCache, layout: SequenceLayout, to
 
 
 def copy_states(cache: DynamicCache, begin: int, end: int) -> States:
-    """Copy the keys and values of the first sequence's tokens ``begin`` to ``end - 1`` from a cache to the CPU."""
+    """Copy keys and values from a cache to the CPU, for tokens ``begin`` to ``end - 1`` of the first sequence."""
     keys, values = (
         tuple(getattr(layer, part)[0, :, begin:end].to("cpu", copy=True) for layer in cache.layers)
         for part in ("keys", "values")
@@ -179,7 +179,7 @@ def copy_states(cache: DynamicCache, begin: int, end: int) -> States:
 
 
 def cache_from_states(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
-    """Create a cache from states in order. Each cache layer is on the device of its model layer."""
+    """Create a cache that contains all states in order. Each cache layer is on the device of its model layer."""
     cache = DynamicCache()
     if parts:
         architecture = architecture_of(model)

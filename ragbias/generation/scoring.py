@@ -159,7 +159,7 @@ def kl(plain: Tensor, debiased: Tensor) -> float:
 
 
 def fuse_logits(method: JointMethod, likelihoods: Tensor | None, logits: Tensor, target: Sequence[int]) -> Tensor:
-    """Combine the logits ``[prompts, T, V]`` that predict ``target`` to ``[T, V]``, token by token."""
+    """Combine all prompts' logits ``[prompts, T, V]`` for the tokens of ``target``. Return logits ``[T, V]``."""
     memory: dict[str, Any] = {"likelihoods": likelihoods}
     previous = [None, *target[:-1]]
     return torch.stack([method.combine_logits(logits[:, step], memory, token) for step, token in enumerate(previous)])

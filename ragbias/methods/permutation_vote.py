@@ -16,8 +16,8 @@ from ragbias.methods.base import Method, canonical_order
 class PermutationVote(Method):
     """Answer with several orders of the documents, and return the majority answer.
 
-    The orders are distinct random shuffles. If ``samples`` is at least the number of possible orders, each order runs
-    ``samples // orders`` times. For example, two documents and 5 samples give two answers per order. Ties are broken by
+    The orders are distinct random shuffles. If ``samples`` is at least the number of possible orders, all orders run
+    equally often. For example, two documents and 5 samples give two answers per order. Ties are broken by
     the mean log-probability per token. The shuffles start from a canonical order, so answers are order-invariant.
 
     Args:

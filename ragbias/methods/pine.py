@@ -29,8 +29,8 @@ class Pine(SegmentMethod):
     - For a token after the documents, the importance is computed over all documents. The most important document ends
       at ``E - 1``. The token has its true position and sees all tokens before it.
 
-    In layers outside ``from_layer`` to ``to_layer``, document ``i`` sees only the prefix and itself. It begins at
-    ``P``, or, with ``order="input"``, at its true position. Below ``from_layer``, a document's keys and values do not
+    In layers before ``from_layer`` or after ``to_layer``, document ``i`` sees only the prefix and itself. It begins at
+    ``P``, or, with ``order="input"``, at its true position. Before ``from_layer``, a document's keys and values do not
     depend on the other documents.
 
     Args:

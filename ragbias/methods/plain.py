@@ -1,4 +1,4 @@
-"""Two baselines: the plain model on the prompt in one piece, and on separately tokenised documents."""
+"""Two baselines: the plain model with the prompt tokenised in one piece, or with each document tokenised separately."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ragbias.methods.base import Method
 
 @dataclass(frozen=True)
 class NoMethod(Method):
-    """The plain model on the prompt in one piece, as without this library."""
+    """The plain model. The prompt is tokenised in one piece, as without this library."""
 
     name = "none"
     acts_on = "nothing"

@@ -22,8 +22,8 @@ class RoToR(SegmentMethod):
     Args:
         key: function that returns the sort key of a document's token ids. Ties are broken by token ids. None sorts by
             token ids, or by embeddings if the model's input is embeddings.
-        selective: whether to use the plain model if it is at least as confident of its first token as RoToR. This needs
-            ``DebiasedLM`` and two more prefills, and is not order-invariant.
+        selective: whether the plain model answers if its first token is at least as probable as RoToR's. This option
+            needs ``DebiasedLM`` and two more prefills. Answers are then not order-invariant.
     """
 
     key: Callable[[Sequence[int]], Any] | None = None

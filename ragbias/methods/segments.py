@@ -33,7 +33,7 @@ class SegmentMethod(AttentionMethod):
         raise NotImplementedError
 
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
-        """Return the starts of the documents for ``query`` ``[H, Q, d]``, whose tokens follow the documents.
+        """Return the starts of the documents for ``query`` ``[H, Q, d]`` of tokens after the documents.
 
         The result is int64 ``[H or 1, Q or 1, n]``. By default, it equals the starts for tokens of the first document.
         """
@@ -44,7 +44,7 @@ class SegmentMethod(AttentionMethod):
         return seq.documents_end
 
     def document_bias(self, seq: SequenceCall) -> float:
-        """Return a bias. It is added to the scores of document keys for queries after the documents."""
+        """Return a bias to add to the scores that queries after the documents have for document keys."""
         return 0.0
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
@@ -95,9 +95,9 @@ class SegmentMethod(AttentionMethod):
     ) -> tuple[Tensor, Tensor]:
         """Compute attention of the tokens after the documents, in the prompt or generated.
 
-        Without ``starts``, the ``keys`` ``[G, K, d]`` are encoded at their positions. With ``starts``, they are encoded
-        at their offsets in the prefix, in each of the ``documents``, and in the suffix. ``starts`` are then the
-        positions of these segments, ``[H or 1, Q or 1, n + 2]``.
+        Without ``starts``, the ``keys`` ``[G, K, d]`` are encoded at their positions. Otherwise, they are encoded at
+        their offsets in a segment: the prefix, one of the ``documents``, or the suffix. ``starts`` are the positions of
+        these segments, ``[H or 1, Q or 1, n + 2]``.
         """
         bias = self.document_bias(seq)
         segments = [(0, seq.prefix), *documents, (seq.documents_end, seq.key.shape[1])]
@@ -148,6 +148,6 @@ def starts_after_prefix(seq: SequenceCall) -> Tensor:
 
 
 def starts_up_to(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
-    """Return starts ``[..., n]`` of documents that fill the positions before ``end``, ordered by ``nearest_first``."""
+    """Return starts ``[..., n]`` of adjacent documents before ``end``. ``nearest_first`` are document indices."""
     starts = end - lengths[nearest_first].cumsum(-1)
     return nearest_first.new_empty(nearest_first.shape).scatter_(-1, nearest_first, starts)

@@ -29,7 +29,7 @@ class SIW(AttentionMethod):
        token. With ``outside="keep"``, our addition, ``alpha`` is 1 before and after the documents.
 
     Token 0 does not change, and generated tokens attend as in the plain model. The paper does not specify
-    ``alpha``, ``sigma``, the mean over heads or the rounding of 30%. We chose these defaults.
+    ``alpha``, ``sigma``, the mean over heads or the rounding of 30%. These choices are ours.
 
     Args:
         dense, sparse: values of ``alpha``, 0.001 to 1,000,000. Usually ``dense`` < 1 < ``sparse``.

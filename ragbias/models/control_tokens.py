@@ -41,7 +41,7 @@ class ControlTokens:
     def shield(self, text: str, spans: Sequence[tuple[int, int]] | None = None) -> str:
         """Mark all control-token strings in a text, or only those that overlap one of the spans.
 
-        Marks that a ``ChatText`` already has remain.
+        If the text is a ``ChatText``, its marks remain.
         """
 
         def mark(match: re.Match[str]) -> str:

@@ -77,7 +77,7 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def torch_device(device: int | str | torch.device | None, name: str = "device") -> torch.device | None:
-    """Return an available torch device by name or index. -1 is the CPU. ``"auto"`` is a GPU, or None without one."""
+    """Return an available torch device by name or index (-1 is the CPU). For ``"auto"``, return a GPU or None."""
     if device is None or device == "auto":
         return torch.device("cuda") if device and torch.cuda.is_available() else None
     try:

@@ -45,7 +45,7 @@ logger = init_logger(__name__)
 
 @dataclass
 class Load:
-    """Stored parts of a prompt to write into the request's blocks of vLLM's cache."""
+    """A task of the worker: write stored parts of a prompt into the request's blocks of vLLM's cache."""
 
     request: str  # id, for messages
     parts: list[Part]  # adjacent
@@ -56,7 +56,7 @@ class Load:
 
 @dataclass
 class Save:
-    """The parts of a prompt that are stored after they were read from the blocks of its request."""
+    """A task of the worker: read parts of a prompt from the request's blocks, and store them."""
 
     parts: list[Part]
     blocks: list[int]
@@ -72,15 +72,15 @@ class Step(KVConnectorMetadata):
 
 @dataclass
 class TrackedRequest:
-    """A request of the scheduler that uses stored documents.
+    """A request in the scheduler that loads or stores documents.
 
     Attributes:
         parts: the prefix, unless it is empty, and the documents.
         refusal: reason why the request must fail, or None.
-        load_end: number of leading tokens to load. A request that stores a document loads only parts already stored.
+        load_end: number of tokens to load from the start of the prompt; if ``plan.store``, only parts already stored.
         matched: number of tokens that vLLM's prefix cache contains.
         loaded: number of tokens of prefix and documents that vLLM did not compute.
-        saved: whether the worker saves the entries.
+        saved: whether the worker has got the task to save the parts.
     """
 
     request: Request
@@ -209,7 +209,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         return step
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        """Remove blocks whose load failed from vLLM's prefix cache, even if the request was aborted."""
+        """If loading of blocks failed, remove them from vLLM's prefix cache, even if the request was aborted."""
         if failed := connector_output.invalid_block_ids:
             self._kv_cache_manager.evict_blocks(failed)
 

@@ -19,7 +19,7 @@ REFUSAL = "refused:"  # prefix of counts of refused requests; the reason follows
 
 
 class Counts(KVConnectorStats):
-    """Counts since the last report. A key is a key of ``DESCRIPTIONS``, or the text ``REFUSAL`` plus a reason."""
+    """Counts since the last report. Keys are those of ``DESCRIPTIONS``, or ``REFUSAL`` followed by a reason."""
 
     data: dict[str, int]
 

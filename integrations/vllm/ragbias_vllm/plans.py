@@ -1,4 +1,4 @@
-"""Parse the connector's parameters of a request, and compute keys and positions of the prompt's parts."""
+"""Parse a request's parameters for the connector, and compute cache keys and positions of the prompt's parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Plan:
         store: whether the request only computes and stores one document.
         method: the method as text; unused if ``store`` is true.
         lengths: number of tokens of the prefix and of each document.
-        scope: entries are shared only within a scope.
+        scope: text, such as a tenant's digest; only requests with the same scope share entries.
     """
 
     store: bool
@@ -63,9 +63,9 @@ class Plan:
     def cache_salt(self, ids: Sequence[int]) -> str:
         """Return the salt that separates requests in vLLM's prefix cache. ``ids`` are the prompt's tokens.
 
-        For an answer, the rotation of keys depends on all lengths. Therefore requests share blocks only if all lengths
-        are equal. If documents attend to each other, the documents must be equal too. Documents to store need no
-        separation, because their keys are those of the plain model.
+        If a request needs an answer, the rotation of its keys depends on all lengths. Therefore such requests share
+        blocks only if all lengths are equal. If documents attend to each other, the documents must be equal too.
+        Requests that store a document need no separation, because their keys are those of the plain model.
         """
         parts: list[object] = ["store", self.scope]
         if not self.store:

@@ -60,7 +60,7 @@ class UpstreamModel:
 
     Attributes:
         url, key, timeout: see ``Vllm``.
-        model: folder or name from which to load tokenizer and configuration; empty: the path that the server reports.
+        model: folder or name of tokenizer and configuration; if empty, the path that the server reports.
         method: default method.
         reader: name of a reader adapter in the upstream server, or empty. Requests with the default method use it.
         cache, cache_disk: the connector's folder and its maximum size, for rotor. With a folder, the proxy also loads
@@ -319,7 +319,7 @@ class VllmModel(ServedModel):
 
     @asynccontextmanager
     async def _running_slot(self, streamed: bool) -> AsyncIterator[None]:
-        """Count a request as running during the block. A stream first waits while ``max_streams`` streams run."""
+        """Count a request as running while the context is open. A stream waits until fewer than ``max_streams`` run."""
         async with self._streams if streamed else nullcontext():
             self._count(running=1)
             try:

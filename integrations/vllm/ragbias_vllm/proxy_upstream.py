@@ -157,7 +157,7 @@ class Segments:
         prefix, documents: token ids.
         scope: digest of the tenant. Stored documents are shared only within a scope.
         model: name of the upstream model, without a reader.
-        joint: computes the documents together in the proxy. None: vLLM computes each document alone.
+        joint: object that computes all documents together in the proxy; None if vLLM computes each document alone.
     """
 
     method: str
@@ -226,7 +226,7 @@ class StoredDocuments:
         If an answer fails before its first token, the documents are stored again, and the request is repeated.
 
         Raises:
-            UpstreamFailedError: all attempts failed, or documents were not loaded. A stream may raise it at its end.
+            UpstreamFailedError: all attempts failed, or documents were not loaded. Streams may fail at their end.
         """
         for attempt in range(1, ATTEMPTS + 1):
             started, stored = False, 0
@@ -252,7 +252,7 @@ class StoredDocuments:
                 self._retries.inc()
 
     def forget(self, keys: Sequence[bytes] | None = None) -> None:
-        """Forget the documents in ``keys`` (all if None) and any being stored, so that they are stored again."""
+        """Mark documents as not stored: those in ``keys`` (all if None), and those being stored now."""
         self._generation += 1
         self._reported = self._reported and keys is not None
         for key in list(self._known) if keys is None else keys:

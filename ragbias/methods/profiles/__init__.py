@@ -22,11 +22,11 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 @dataclass(frozen=True)
 class Profile:
-    """Channel, factor and layers for one model, found by ``ragbias calibrate`` or by the paper (arXiv 2406.02536).
+    """Channel, factor and layers for one model, from ``ragbias calibrate`` or from the paper (arXiv 2406.02536).
 
     Args:
         model: name of the calibrated model.
-        hidden_size, n_layers: shape of the model. Models of other shapes reject the profile.
+        hidden_size, n_layers: shape of the model. The profile is invalid for other shapes.
         channel: index into the hidden state.
         factor: factor of the channel.
         layers: first and last layer, both included.
@@ -114,7 +114,7 @@ def shipped_profiles() -> dict[str, Profile]:
 def find_profile(profile: str | os.PathLike[str] | Profile) -> Profile:
     """Return a profile by model name or file. A ``Profile`` is returned unchanged.
 
-    Text is a path if the file exists or the text ends with ``.json``. Model names match without organisation and case.
+    Text is a path if the file exists or the text ends with ``.json``. Organisation and case of names are ignored.
     """
     if isinstance(profile, Profile):
         return profile

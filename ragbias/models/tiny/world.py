@@ -124,7 +124,7 @@ def draw_entry(rng: random.Random, name: str, attributes: Sequence[Attribute]) -
 def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: int | None = None) -> list[Entry]:
     """Draw passages about different entities. Like retrieved passages, they often state the same attributes.
 
-    ``attributes`` is the number of different attributes in all passages. If it is None, it is drawn at random.
+    ``attributes`` is the number of different attributes in all passages together. If it is None, it is drawn at random.
     """
     shared = rng.sample(ATTRIBUTES, attributes or rng.randint(1, len(ATTRIBUTES)))
     return [
@@ -171,7 +171,7 @@ def prompt(documents: Sequence[str], question: str) -> str:
 
 
 def cases(documents: int, count: int, seed: int) -> list[tuple[WorldQuestion, list[Passage]]]:
-    """Draw ``count`` questions with ``documents - 1`` distractors each. Most distractors state the same attributes."""
+    """Draw ``count`` questions with ``documents - 1`` distractors each. Passages often have the same attributes."""
     rng = random.Random(f"evaluation {seed}")
     drawn: list[tuple[WorldQuestion, list[Passage]]] = []
     while len(drawn) < count:
