@@ -28,7 +28,7 @@ class ArgumentError(RagBiasError):
 
 
 class WrongTypeError(ArgumentError, TypeError):
-    """An argument has the wrong type. Also a ``TypeError``, for callers that catch ``TypeError``."""
+    """An argument has the wrong type. This is also a ``TypeError``, for callers that catch ``TypeError``."""
 
 
 class EmptyDocumentError(RagBiasError):
@@ -100,7 +100,7 @@ class NonFiniteLogitsError(RagBiasError):
 
 
 class OutOfMemoryError(RagBiasError, MemoryError):
-    """A request needs more memory than the device or the process has. Also a ``MemoryError``."""
+    """A request needs more memory than the device or the process has. This is also a ``MemoryError``."""
 
 
 class DataError(RagBiasError):
@@ -116,7 +116,7 @@ class ServerError(RagBiasError):
 
 
 class MissingExtraError(RagBiasError, ImportError):
-    """An optional package is not installed. The message says how to install it. Also an ``ImportError``."""
+    """An optional package is not installed. The message says how to install it. This is also an ``ImportError``."""
 
 
 class MissingDocumentsWarning(UserWarning):

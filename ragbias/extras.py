@@ -30,7 +30,7 @@ def require(module: str, extra: str, distribution: str = "ragbias", folder: str 
 
     Args:
         distribution: the distribution to which the extra belongs.
-        folder: the folder of the distribution in a clone.
+        folder: the folder of the distribution in a clone of the repository.
     """
     try:
         return import_module(module)

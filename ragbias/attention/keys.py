@@ -167,7 +167,7 @@ def _as_complex(x: Tensor) -> Tensor:
 
 
 def equal_runs(segments: Segments) -> Iterator[tuple[int, int, int]]:
-    """Yield each run of adjacent, non-empty segments of equal length, as (index of the first, count, length)."""
+    """Yield each run of adjacent, non-empty segments of equal length, as (index of first segment, count, length)."""
     first = 0
     while first < len(segments):
         begin, end = segments[first]
@@ -308,7 +308,7 @@ class EncodedKeys:
         self._count = 0
 
     def update(self, key: Tensor, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """Encode the new keys in ``key`` ``[..., K, d]``, and return all keys, encoded.
+        """Encode the keys of ``key`` ``[..., K, d]`` that are new, and return all encoded keys.
 
         ``encode`` receives the new keys and the index of the first new key. The result is valid until the next call.
         """

@@ -1,6 +1,6 @@
 """The attention primitive: softmax attention and LSE over segments of keys at assigned positions.
 
-``segment_mass`` and ``document_mass`` measure the attention to each document. Some methods order documents by it.
+``segment_mass`` and ``document_mass`` measure the attention to each document, by which some methods order documents.
 "Without positions" means that queries and keys have no position encoding.
 
 Shapes are for one sequence: ``H`` query heads, ``G`` key heads, ``Q`` queries, ``K`` keys, ``n`` segments, head
@@ -330,7 +330,7 @@ def _batches(spans: Segments, limit: int) -> Iterator[tuple[int, int]]:
 def _batch_mass(
     query: Tensor, key: Tensor, spans: Segments, first: int, end: int, scoring: Scoring, scratch: Scratch
 ) -> Tensor:
-    """Compute rows ``first`` to ``end - 1`` of ``document_mass``, with one product per block of heads."""
+    """Compute rows ``first`` to ``end - 1`` of ``document_mass``, one block of heads at a time."""
     of_document = one_hot(_segment_of_key(spans, key.device)).float()  # [K, n]
     queries, keys = select(query, spans[first:end]).float(), select(key, spans).float()
     edges = [0, *accumulate(end - begin for begin, end in spans)]

@@ -206,7 +206,7 @@ def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segment
 
 
 def fit_sizes(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
-    """Reduce the sizes until the kernel fits into ``memory`` bytes. ``unread`` counts stages that need none."""
+    """Reduce block sizes until the kernel fits into ``memory`` bytes, not counting ``unread`` pipeline stages."""
     width = (2 * _block_size(half) if half else 0) + (_block_size(dim - 2 * half) if dim > 2 * half else 0)
     while True:
         buffers = sizes.stages - unread

@@ -29,7 +29,7 @@ class Architecture:
         layers: name of the list of layers inside the decoder.
         fused: name of the fused projection of queries, keys and values; None for separate ``q_proj`` and ``k_proj``.
         per_head: whether the output of the fused projection lists query, key and value head by head.
-        norm: what ``q_norm`` and ``k_norm`` normalise, each ``"head"`` or the ``"whole"`` projection; None without.
+        norm: what ``q_norm`` and ``k_norm`` normalise, a ``"head"`` or the ``"whole"`` projection; None if absent.
         positions: the positional encoding.
         interleaved: whether rotary pairs are ``(x[2i], x[2i + 1])``.
         repeated: whether the model's cos and sin list angles as ``a, a, b, b`` instead of ``a, b, a, b``.

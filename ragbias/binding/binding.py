@@ -76,7 +76,7 @@ class Session:
 
 
 class _ForwardPass(threading.local):
-    """The forward pass of one thread. It is not in the binding, because several threads may share a binding."""
+    """The current forward pass, separate for each thread, because several threads may share a binding."""
 
     session: Session | None = None
     prefill: bool = True
@@ -225,7 +225,7 @@ class Binding(PlainBinding):
 
     @contextmanager
     def unchanged_inputs(self) -> Iterator[None]:
-        """Use the plain model's inputs of projections in this context."""
+        """Leave the inputs of projections as in the plain model while the context is open."""
         self._pass.unchanged_inputs = True
         try:
             yield

@@ -206,7 +206,7 @@ class DocumentCache:
 
 
 def parse_size(name: str, value: str | int) -> int:
-    """Return the bytes of a size such as ``"4GB"``, ``"512 MiB"`` or 1000. ``name`` is the argument in errors."""
+    """Return the bytes of a size such as ``"4GB"``, ``"512 MiB"`` or 1000. Errors contain ``name``."""
     if isinstance(value, str) and (match := _AMOUNT.fullmatch(value)) and match[2].upper() in _UNITS:
         size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MAX_BYTES))  # the number may be infinite
     elif is_whole(value):

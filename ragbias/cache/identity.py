@@ -38,7 +38,7 @@ def digest_of_model(model: PreTrainedModel) -> str:
     Attributes include active adapters and their scaling, constants such as ``variance_epsilon``, activation functions,
     and the scales of quantised weights. A tensor is hashed again only if it was replaced or changed.
 
-    The digest does not detect the changes below. After such a change, create a new model object or clear the cache.
+    The digest does not detect the following changes. After such a change, create a new model object or clear the cache.
 
     - a change in place through ``parameter.data`` or a numpy view;
     - a change of inference tensors, or of weights that accelerate has offloaded;
@@ -64,7 +64,7 @@ def digest_of_model(model: PreTrainedModel) -> str:
 
 
 def _collect_parts(model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """Return parameters and buffers, tensors in attributes of modules and parameters, and other attributes."""
+    """Return the parameters and buffers, all other tensors in attributes, and all other attributes."""
     named = dict([*model.named_parameters(), *model.named_buffers()])
     attached: dict[str, Tensor] = {}
     settings: dict[str, Any] = {}

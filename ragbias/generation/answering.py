@@ -79,7 +79,7 @@ def _choose_more_confident(
     backend: str,
     cancelled: threading.Event | None,
 ) -> tuple[Method, str]:
-    """Return the method or the plain model, whichever is more certain of its first token, and the reason.
+    """Return the method or the plain model, whichever gives its first token a higher probability, and the reason.
 
     ``plain`` is the prompt for the plain model, and ``tokens`` is the prompt for the method.
     """
@@ -96,7 +96,7 @@ def _choose_more_confident(
 
 @dataclass(frozen=True)
 class Answering:
-    """Answer the requests of one call. If there is only one, ``on_text`` is called with its growing text."""
+    """Answer the requests of one call. ``on_text`` is called with the growing answer to a single request."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase

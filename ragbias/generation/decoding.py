@@ -100,7 +100,7 @@ def prepared_model(
 
 
 def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether each document runs in its own pass. Then rotary frequencies must not depend on the prompt's length."""
+    """Whether each document runs in a separate pass. This needs rotary frequencies that ignore the prompt's length."""
     if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)
@@ -180,7 +180,7 @@ class TokenLogprobs(LogitsProcessor):
 
 
 class GumbelNoise(LogitsProcessor):
-    """Sample as the argmax of noisy logits. Each sequence has a random generator, so batches do not change samples."""
+    """Sample as the argmax of noisy logits. Each sequence has a random generator, independent of the batch."""
 
     def __init__(self, seed: int | None, generators: int, device: torch.device) -> None:
         self._generators = [torch.Generator(device) for _ in range(generators)]
@@ -262,7 +262,7 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
 
 @dataclass
 class StoppingWatch(StoppingCriteria):
-    """End sequences at stop strings, EOS and cancellation. ``on_text`` is called with the first text so far."""
+    """End sequences at stop strings, EOS and cancellation. Call ``on_text`` with the first sequence's text."""
 
     width: int  # number of columns of the prompts
     decode: Callable[[Sequence[int]], str]

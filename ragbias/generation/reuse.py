@@ -62,7 +62,7 @@ class DocumentPass(AttentionMethod):
 
 
 class DocumentStates:
-    """Keys and values of prefixes and documents, cached or computed. If ``cancelled`` is set, no more are computed."""
+    """Keys and values of prefixes and documents, cached or computed. If ``cancelled`` is set, computing stops."""
 
     def __init__(
         self,

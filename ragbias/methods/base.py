@@ -151,7 +151,7 @@ class DocumentScorer(Protocol):
     """Measures a model's attention for reordering methods. Documents are numbered in the retriever's order."""
 
     def __call__(self, order: Sequence[int]) -> list[float]:
-        """Return the attention of the prompt's last token to each document. The prompt has the documents in this order.
+        """Place the documents in this order. Return the attention of the prompt's last token to each document.
 
         Attention is summed over a document's tokens, and averaged over layers and heads, in one prefill.
         """

@@ -80,7 +80,7 @@ class ParallelExperts(JointMethod):
         scores = (1 + contrast) * experts - contrast * amateur
         if self.prior is not None:
             scores = scores + memory["prior"]
-        forbidden = experts.isneginf() | amateur.isneginf()  # the difference of two infinities is no number
+        forbidden = experts.isneginf() | amateur.isneginf()  # the difference of two infinities is NaN
         best: Tensor = scores.masked_fill(forbidden, -math.inf).amax(0)
         return best
 

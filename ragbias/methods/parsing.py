@@ -178,7 +178,7 @@ def parse_call(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Nam
 
 
 def format_method(method: Method) -> str:
-    """Return text from which ``get`` creates this method. Raise ``MethodError`` if a parameter is no Python literal."""
+    """Return text from which ``get`` creates this method. Raise ``MethodError`` if a parameter has no literal."""
     if isinstance(method, Compose):
         return "+".join(format_method(getattr(method, part.name)) for part in fields(method) if part.name != "reader")
     values = {field.name: getattr(method, field.name) for field in fields(method) if field.init}

@@ -44,7 +44,7 @@ class SegmentMethod(AttentionMethod):
         return seq.documents_end
 
     def document_bias(self, seq: SequenceCall) -> float:
-        """Return a bias to add to the scores that queries after the documents have for document keys."""
+        """Return the number to add to scores between queries after the documents and keys of documents."""
         return 0.0
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
@@ -148,6 +148,6 @@ def starts_after_prefix(seq: SequenceCall) -> Tensor:
 
 
 def starts_up_to(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
-    """Return starts ``[..., n]`` of adjacent documents before ``end``. ``nearest_first`` are document indices."""
+    """Return starts ``[..., n]`` of adjacent documents before ``end``. ``nearest_first`` lists their indices."""
     starts = end - lengths[nearest_first].cumsum(-1)
     return nearest_first.new_empty(nearest_first.shape).scatter_(-1, nearest_first, starts)

@@ -1,4 +1,4 @@
-"""Dequantise a GGUF file to float32 once, and cache this copy of the model in a folder for ``from_pretrained``.
+"""Dequantise a GGUF file to float32 once, and cache the copy. ``from_pretrained`` loads the copy.
 
 The copies are in ``RAGBIAS_CACHE`` or in the platform's cache folder, and take four bytes per weight. The name of a
 copy contains the digest of the GGUF file and the version of transformers. Copies can be deleted at any time.

@@ -80,7 +80,7 @@ class TrackedRequest:
         load_end: number of tokens to load from the start of the prompt; if ``plan.store``, only parts already stored.
         matched: number of tokens that vLLM's prefix cache contains.
         loaded: number of tokens of prefix and documents that vLLM did not compute.
-        saved: whether the worker has got the task to save the parts.
+        saved: whether the worker has the task to save the parts.
     """
 
     request: Request

@@ -1,4 +1,4 @@
-"""The model of a vLLM engine: checks, an identity for stored entries, and the positional encoding."""
+"""Check the model of a vLLM engine, and compute its positional encodings and its identity in cache keys."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class JointDocuments:
 
     @torch.inference_mode()
     def _compute(self, plan: Plan, ids: Sequence[int]) -> DynamicCache:
-        """Return the values and position-free keys of prefix, documents and one more token."""
+        """Return keys and values of prefix, documents and one more token. Keys have no position encoding."""
         binding = Binding(self._model, method_of(plan.method), [plan.spans], private=True)
         cache, prompt = DynamicCache(), [*ids[: plan.end], ids[plan.end - 1]]
         tokens = torch.tensor([prompt], device=self._model.device)

@@ -113,7 +113,7 @@ def _sample_names(rng: random.Random, count: int, held_out: bool) -> list[str]:
 
 
 def draw_entry(rng: random.Random, name: str, attributes: Sequence[Attribute]) -> Entry:
-    """Draw a passage that states values of these attributes of an entity."""
+    """Draw a passage that states the values of some attributes of an entity."""
     stated = tuple(Fact(name, attribute.key, attribute.value(rng)) for attribute in attributes)
     sentences = [rng.choice(a.facts).format(n=name, v=fact.value) for a, fact in zip(attributes, stated, strict=True)]
     sentences += [filler.format(n=name) for filler in rng.sample(FILLERS, rng.choice((1, 1, 2)))]
