@@ -215,7 +215,7 @@ def describe_coverage(all_advice: Sequence[Advice]) -> str:
     models = sorted({case.model for advised in all_advice for case in advised.cases}) or ["no model"]
     return (
         f"The recommendations cover studies of {' and '.join(models)} without readers. A later study "
-        "measured the method mixture with a reader: on smollm2, prefer these two (see the findings)."
+        "measured mixture with a reader: prefer this combination on smollm2 (see the findings)."
     )
 
 
