@@ -1,6 +1,10 @@
-"""Bounds of settings that several modules check."""
+"""Bounds and choices of settings that several modules use."""
+
+from typing import Literal
 
 from ragbias.checks import Bounds
+
+OnMissing = Literal["warn", "raise", "ignore"]  # what to do if a method finds no documents
 
 # The upper bounds are far above real use. They catch mistyped numbers before memory runs out.
 CHANNEL = Bounds(0, 1_000_000)

@@ -14,6 +14,7 @@ from ragbias.cli.terminal import MODELS, integer, quiet_libraries, select_fields
 from ragbias.extras import require, require_all
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.named import no_model_message
+from ragbias.serving.settings import ProxySettings, ServerSettings
 
 PORTS = Bounds(0, 65_535)
 REPLICAS = Bounds(1, 10_000)
@@ -35,9 +36,7 @@ Segmenter = Annotated[
     typer.Option(parser=_compile_pattern, metavar="REGEX", help="Pattern of a document, such as '(?s)<doc>.*?</doc>'."),
 ]
 StripNumbering = Annotated[bool, typer.Option("--strip-numbering", help="Remove document numbers.")]
-OnMissing = Annotated[
-    Literal["warn", "raise", "ignore"], typer.Option(help="What to do if a method finds no documents.")
-]
+OnMissing = Annotated[limits.OnMissing, typer.Option(help="What to do if a method finds no documents.")]
 ShareCache = Annotated[bool, typer.Option("--share-cache", help="Let all API keys and tenants share cached documents.")]
 TenantHeader = Annotated[
     str, typer.Option(help="Header with the tenant's name, set by your gateway. Tenants share no cached documents.")
@@ -66,31 +65,33 @@ def serve(
     served_name: Annotated[str | None, typer.Option(help="Model name that clients use. Default: MODEL.")] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    api_key: ApiKey = "",
+    api_key: ApiKey = ServerSettings.api_key,
     dtype: Annotated[str, typer.Option(help="Dtype of the weights: auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str | None, typer.Option(help="Device, such as cuda. Default: a GPU if there is one.")] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Run each request alone, for bit-identical answers.")
-    ] = False,
+    ] = ServerSettings.strict,
     strip_numbering: StripNumbering = False,
     cache: Annotated[Path | None, typer.Option(help="Folder for cached documents.")] = None,
     cache_memory: Annotated[
         str | None, typer.Option(help="Memory for cached documents, such as 4GB. Default: 2GB with --cache, else none.")
     ] = None,
-    share_cache: ShareCache = False,
-    tenant_header: TenantHeader = "",
-    separator: Separator = "",
-    segmenter: Segmenter = None,
-    on_missing: OnMissing = "warn",
-    max_batch: Annotated[int, integer(limits.COUNTS, "Requests per padded batch.")] = 8,
-    max_batch_tokens: Annotated[int, integer(limits.TOKENS, "Tokens per padded batch, padding included.")] = 65_536,
-    max_streams: MaxStreams = 4,
-    max_waiting: MaxWaiting = 256,
-    max_documents: MaxDocuments = 1_000,
-    max_new_tokens: MaxNewTokens = None,
-    max_body_mb: MaxBody = 4,
-    max_connections: MaxConnections = 1_000,
-    grace_seconds: Grace = 30,
+    share_cache: ShareCache = ServerSettings.share_cache,
+    tenant_header: TenantHeader = ServerSettings.tenant_header,
+    separator: Separator = ServerSettings.separator,
+    segmenter: Segmenter = ServerSettings.segmenter,
+    on_missing: OnMissing = ServerSettings.on_missing,
+    max_batch: Annotated[int, integer(limits.COUNTS, "Requests per padded batch.")] = ServerSettings.max_batch,
+    max_batch_tokens: Annotated[
+        int, integer(limits.TOKENS, "Tokens per padded batch, padding included.")
+    ] = ServerSettings.max_batch_tokens,
+    max_streams: MaxStreams = ServerSettings.max_streams,
+    max_waiting: MaxWaiting = ServerSettings.max_waiting,
+    max_documents: MaxDocuments = ServerSettings.max_documents,
+    max_new_tokens: MaxNewTokens = ServerSettings.max_new_tokens,
+    max_body_mb: MaxBody = ServerSettings.max_body_bytes // 2**20,
+    max_connections: MaxConnections = ServerSettings.max_connections,
+    grace_seconds: Grace = ServerSettings.grace_seconds,
     engine: Annotated[Literal["local", "ray"], typer.Option(help="One process, or replicas on Ray Serve.")] = "local",
     replicas: Annotated[int, integer(REPLICAS, "Replicas on Ray Serve.")] = 1,
     max_replicas: Annotated[int | None, integer(REPLICAS, "Maximum number of replicas. Default: no scaling.")] = None,
@@ -105,9 +106,9 @@ def serve(
     require_all("serve")
     from ragbias.serving.app import create_app
     from ragbias.serving.local_engine import LocalEngine
+    from ragbias.serving.models import ModelSettings
     from ragbias.serving.run import serve as run
     from ragbias.serving.server import Metrics, log_to_stderr
-    from ragbias.serving.settings import ModelSettings, ServerSettings
 
     if (model is None) == (named is None):
         raise typer.BadParameter(
@@ -151,24 +152,24 @@ def proxy(
     dtype: Annotated[str, typer.Option(help="Dtype of the weights in vLLM, for rotor.")] = "auto",
     host: Host = "127.0.0.1",
     port: Port = 8001,
-    api_key: ApiKey = "",
-    share_cache: ShareCache = False,
-    tenant_header: TenantHeader = "",
+    api_key: ApiKey = ProxySettings.api_key,
+    share_cache: ShareCache = ProxySettings.share_cache,
+    tenant_header: TenantHeader = ProxySettings.tenant_header,
     upstream_key: Annotated[
         str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="Key of the upstream server. Default: the client's key.")
     ] = "",
-    separator: Separator = "",
-    segmenter: Segmenter = None,
-    strip_numbering: StripNumbering = False,
-    on_missing: OnMissing = "warn",
-    max_streams: MaxStreams = 256,
-    max_waiting: MaxWaiting = 1_000,
-    max_documents: MaxDocuments = 1_000,
-    max_new_tokens: MaxNewTokens = None,
-    max_body_mb: MaxBody = 4,
-    max_connections: MaxConnections = 1_000,
+    separator: Separator = ProxySettings.separator,
+    segmenter: Segmenter = ProxySettings.segmenter,
+    strip_numbering: StripNumbering = ProxySettings.strip_numbering,
+    on_missing: OnMissing = ProxySettings.on_missing,
+    max_streams: MaxStreams = ProxySettings.max_streams,
+    max_waiting: MaxWaiting = ProxySettings.max_waiting,
+    max_documents: MaxDocuments = ProxySettings.max_documents,
+    max_new_tokens: MaxNewTokens = ProxySettings.max_new_tokens,
+    max_body_mb: MaxBody = ProxySettings.max_body_bytes // 2**20,
+    max_connections: MaxConnections = ProxySettings.max_connections,
     timeout: Annotated[int, integer(Bounds(1, 86_400), "Seconds to wait for data from the upstream server.")] = 600,
-    grace_seconds: Grace = 30,
+    grace_seconds: Grace = ProxySettings.grace_seconds,
 ) -> None:
     """Reorder the documents of requests, and forward the requests to any OpenAI-compatible server.
 
@@ -181,9 +182,8 @@ def proxy(
     from ragbias.serving.proxy import Upstream, create_proxy
     from ragbias.serving.run import serve as run
     from ragbias.serving.server import Metrics, log_to_stderr
-    from ragbias.serving.settings import ServerSettings
 
-    settings = ServerSettings(**select_fields(ServerSettings, options))
+    settings = ProxySettings(**select_fields(ProxySettings, options))
     chosen = methods.get(method)
     if reader or cache or cache_disk or chosen.reusable_documents or isinstance(chosen, methods.RoToR):
         require("ragbias_vllm", "proxy", "ragbias-vllm", "integrations/vllm")

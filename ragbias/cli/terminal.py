@@ -5,6 +5,7 @@ Only ``--force`` overwrites a file that ragbias did not write. Numeric options s
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -163,8 +164,8 @@ def status(text: str) -> AbstractContextManager[Any]:
 
 def select_fields(settings: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """Select the options that are not None and are fields of the class ``settings``."""
-    given = {name: value for name, value in options.items() if value is not None}
-    return {name: value for name, value in given.items() if name in settings.__annotations__}
+    fields = inspect.signature(settings).parameters
+    return {name: value for name, value in options.items() if value is not None and name in fields}
 
 
 def quiet_libraries() -> None:

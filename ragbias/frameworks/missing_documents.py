@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
 
 from ragbias.boundaries.sources import current_documents
 from ragbias.boundaries.splitting import STRIPPING_HELPS
@@ -14,8 +13,8 @@ from ragbias.call_site import WarnedLines
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
 from ragbias.generation import Report, Request
 from ragbias.generation.request import reason_to_run_plain
+from ragbias.limits import OnMissing as OnMissing
 
-OnMissing = Literal["warn", "raise", "ignore"]
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
 EXPLICIT = {"documents", "segmenter"}  # sources whose documents must all occur in the prompt
 

@@ -256,7 +256,7 @@ class ServedModel(Scheduler):
         return RenderedPrompt(body.prompt, boundaries)
 
     def _locate_documents(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
-        boundaries = self._settings.locate_documents(text, none_or_empty)
+        boundaries = prompts.locate_documents(text, self._settings, none_or_empty)
         prompts.check_document_count(boundaries.spans, self._settings.max_documents)
         return boundaries
 

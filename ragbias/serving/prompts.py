@@ -6,10 +6,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ragbias import methods
+from ragbias.boundaries import Boundaries, locate
+from ragbias.boundaries.locating import NOTHING_GIVEN
+from ragbias.boundaries.recognisers import document_elements
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import AnswerFormat, ChatDocument, chat_documents, tool_use
 from ragbias.frameworks.chat_documents import RenderedPrompt
@@ -20,9 +24,11 @@ from ragbias.methods import Method
 from ragbias.readers import shipped_readers
 from ragbias.serving.errors import METHOD, ApiError, bad_request
 from ragbias.serving.schemas import ArrangedFields, ChatRequest, EarlierToolCall, Json, Message
+from ragbias.serving.settings import ServerSettings
 
 SEPARATOR = "\n\n"
 """Text after each document that the server inserts at the beginning of the user's last message."""
+NOT_NAMED = f"{NOTHING_GIVEN}; send the field 'documents', or start the server with --separator or --segmenter"
 CHARACTERS_PER_TOKEN = 16  # about three times the average
 Renderer = Callable[..., str]  # renders messages as a flat prompt; keywords are variables of the chat template
 LONGEST_METHOD = 1_000  # maximum number of characters of a method with its parameters
@@ -70,6 +76,13 @@ def check_document_count(documents: Sequence[object], limit: int) -> None:
     if len(documents) > limit:
         message = f"documents: {len(documents)} documents; expected at most {limit}, the limit of this server"
         raise bad_request("documents", message, "too_many_documents")
+
+
+def locate_documents(text: str, settings: ServerSettings, documents: Sequence[str] | None = None) -> Boundaries:
+    """Locate ``documents``. Without them, use the segmenter, the separator, or at least two XML elements."""
+    elements = document_elements if len(document_elements(text)) > 1 else None
+    found = locate(text, documents=documents, segmenter=settings.segmenter or settings.separator or elements)
+    return replace(found, reason=NOT_NAMED) if found.reason == NOTHING_GIVEN else found
 
 
 def check_documents_found(request: Request, on_missing: str) -> None:

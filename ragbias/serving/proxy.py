@@ -24,7 +24,7 @@ from ragbias.serving.answers import report_headers
 from ragbias.serving.errors import ApiError, bad_request, translate_errors
 from ragbias.serving.schemas import ArrangedFields, Json
 from ragbias.serving.server import EventStream, Metrics, base_app, cancel_on_disconnect
-from ragbias.serving.settings import ServerSettings
+from ragbias.serving.settings import ProxySettings
 
 NOT_FORWARDED = {  # headers that concern one connection, or that the proxy sets
     "connection", "content-encoding", "content-length", "date", "host", "keep-alive", "proxy-authenticate",
@@ -112,7 +112,7 @@ def upstream_errors() -> Iterator[None]:
         raise ApiError(502, message, None, "upstream_unreachable") from error
 
 
-def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSettings, metrics: Metrics) -> FastAPI:
+def create_proxy(upstream: Upstream, method: str | Method, settings: ProxySettings, metrics: Metrics) -> FastAPI:
     """Create the application of the proxy. ``method`` runs for requests that name no method."""
     default = methods.get(method)
     check_orders_text(default)
@@ -153,7 +153,7 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
     return app
 
 
-def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -> tuple[Json, Json]:
+def arrange(body: Any, prompt: str, default: Method, settings: ProxySettings) -> tuple[Json, Json]:
     """Reorder the documents of a request body. Return the body for the upstream server, and the report.
 
     The documents are reordered in the last text that contains all of them. If no text contains them, they are inserted
@@ -214,7 +214,7 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
 
 
 def _find_text_with_documents(
-    texts: Sequence[PromptText], documents: Sequence[ChatDocument] | None, settings: ServerSettings
+    texts: Sequence[PromptText], documents: Sequence[ChatDocument] | None, settings: ProxySettings
 ) -> tuple[PromptText | None, Boundaries]:
     """Return the last text that contains all documents, and their spans in it. The text is None if there is none."""
     if documents == []:
@@ -225,7 +225,7 @@ def _find_text_with_documents(
             if (verbatim := chat_documents.locate_all(text.text, documents)) is not None:
                 return text, verbatim
             continue
-        boundaries = settings.locate_documents(text.text)
+        boundaries = prompts.locate_documents(text.text, settings)
         if boundaries.n_found > 1:
             return text, boundaries
     return None, boundaries

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any
 
 import ray.exceptions
@@ -27,10 +28,11 @@ from ray.serve.handle import DeploymentHandle
 from ragbias.serving.app import create_app
 from ragbias.serving.errors import ApiError, unknown_model
 from ragbias.serving.local_engine import LocalEngine
+from ragbias.serving.models import ModelSettings
 from ragbias.serving.prompts import documents_of
 from ragbias.serving.schemas import Json, RequestBody, TokenizeRequest
 from ragbias.serving.server import Metrics, log, log_to_stderr
-from ragbias.serving.settings import ModelSettings, ServerSettings
+from ragbias.serving.settings import ServerSettings
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 MAX_ATTEMPTS = 5  # maximum number of attempts if replicas die
@@ -62,7 +64,7 @@ class Cluster(BaseModel):
     def server_settings(self) -> ServerSettings:
         """Return the settings. If they have no API key, it is taken from the environment."""
         key = self.settings.api_key or os.environ.get("RAGBIAS_API_KEY", "")
-        return self.settings.model_copy(update={"api_key": key})
+        return replace(self.settings, api_key=key)
 
 
 @serve.deployment(health_check_period_s=2, health_check_timeout_s=30, graceful_shutdown_timeout_s=30)

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ragbias.serving.settings import ModelSettings
+from ragbias.serving.models import ModelSettings
 from support.live_server import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from ragbias.boundaries import locate
 from ragbias.errors import ArgumentError
 from ragbias.frameworks.remote import RemoteLM
 from ragbias.generation import GenerationSettings
-from ragbias.serving.settings import ModelSettings
+from ragbias.serving.models import ModelSettings
 from support.live_server import serving
 
 

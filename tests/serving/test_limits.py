@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from serving.conftest import CHAT, DOCUMENTS, QUESTION
 
 from ragbias.boundaries.recognisers import document_elements
 from ragbias.errors import ArgumentError, ModelFileError
+from ragbias.serving.models import ModelSettings
 from ragbias.serving.server import JsonLines, log_to_stderr
-from ragbias.serving.settings import ModelSettings
 from support.concurrency import wait_until
 from support.live_server import listening_app, local_app, logs_restored, serving
 
@@ -114,7 +115,7 @@ def test_a_separator_finds_documents_that_are_not_named(tiny):
 def test_a_segmenter_finds_documents_of_any_client(tiny):
     content = "".join(f"<doc>{text}</doc>\n" for text in DOCUMENTS) + QUESTION
     talk = [{"role": "user", "content": content}]
-    with serving({"tiny": tiny}, segmenter="(?s)<doc>.*?</doc>") as address:
+    with serving({"tiny": tiny}, segmenter=re.compile("(?s)<doc>.*?</doc>")) as address:
         found = httpx.post(f"{address}{CHAT}", json={**BODY, "messages": talk, "documents": None}).json()
         plain = httpx.post(f"{address}{CHAT}", json={**BODY, "documents": None}).json()
     assert found["ragbias"]["source"] == "segmenter" and found["system_fingerprint"] == "pine, 3 documents"

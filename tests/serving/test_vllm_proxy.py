@@ -14,7 +14,7 @@ from serving.conftest import CHAT, DOCUMENTS, QUESTION, chat, own, streamed_text
 from langchain_ragbias import ChatRagBias
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, ServerError
 from ragbias.serving.server import Metrics
-from ragbias.serving.settings import ServerSettings
+from ragbias.serving.settings import ProxySettings
 from support.concurrency import wait_until
 from support.live_server import events, listening_app
 
@@ -82,6 +82,14 @@ def test_completions_and_sampling_arguments_equal_a_local_model(proxy, tiny):
             assert logprobs == pytest.approx(expected.logprobs[: len(logprobs)]) and logprobs
 
 
+def test_numbers_in_the_prompt_can_be_stripped(vllm):
+    prompt = "\n\n".join([*(f"[{number}] {text}" for number, text in enumerate(DOCUMENTS, 1)), QUESTION])
+    body = {"model": "tiny", "prompt": prompt, "documents": DOCUMENTS, "max_tokens": 2}
+    with in_front_of(vllm[1], strip_numbering=True) as address:
+        report = httpx.post(f"{address}{COMPLETIONS}", json=body, timeout=30).json()["ragbias"]
+    assert report["numbering"] == "stripped" and report["method_ran"] == "pcw"
+
+
 def test_plain_requests_need_no_connector(vllm, proxy, tiny):
     vllm[0].connector = False
     for options in ({"ragbias": {"method": "none"}}, {"ragbias": {"method": "canonical-order"}}):
@@ -103,7 +111,7 @@ def test_ape_without_scaling_runs_as_pcw(proxy, tiny):
 @pytest.mark.parametrize("method", ["pine", "ape", "pced", "mixture", "structured-prompting", "attention-sorting"])
 def test_other_methods_are_refused_with_the_possible_ones(vllm, proxy, method):
     with pytest.raises(MethodError, match="does not run in vLLM; expected one of pcw, ape"):
-        create_vllm_proxy(UpstreamModel(vllm[1], method), ServerSettings(), Metrics())
+        create_vllm_proxy(UpstreamModel(vllm[1], method), ProxySettings(), Metrics())
     error = proxy.post(CHAT, json=chat(ragbias={"method": method})).json()["error"]
     assert error["param"] == "ragbias.method" and "expected one of pcw" in error["message"]
 
@@ -222,7 +230,7 @@ def test_an_upstream_that_is_gone_is_a_502(tiny):
 def test_the_proxy_waits_for_an_upstream_that_starts_later(tiny):
     with listening_app(VllmServer(tiny).app) as upstream:
         port = int(upstream.rpartition(":")[2])
-    app, engine = create_vllm_proxy(UpstreamModel(upstream, "pcw"), ServerSettings(), Metrics())
+    app, engine = create_vllm_proxy(UpstreamModel(upstream, "pcw"), ProxySettings(), Metrics())
     loading = threading.Thread(target=engine.load)
     loading.start()
     with listening_app(app) as address:
@@ -302,12 +310,12 @@ def test_upstreams_that_cannot_serve_are_refused_at_the_start(vllm):
     ):
         with pytest.raises(error, match=message):
             create_vllm_proxy(
-                UpstreamModel(**{"url": vllm[1], "method": "pcw", **changes}), ServerSettings(), Metrics()
+                UpstreamModel(**{"url": vllm[1], "method": "pcw", **changes}), ProxySettings(), Metrics()
             )[1].load()
     with pytest.raises(ArgumentError, match="takes no reader in vLLM"):
-        create_vllm_proxy(UpstreamModel(vllm[1], "none", reader="tiny-reader"), ServerSettings(), Metrics())
+        create_vllm_proxy(UpstreamModel(vllm[1], "none", reader="tiny-reader"), ProxySettings(), Metrics())
     with pytest.raises(ServerError, match="does not list models"):
-        create_vllm_proxy(UpstreamModel(f"{vllm[1]}/x", "pcw"), ServerSettings(), Metrics())[1].load()
+        create_vllm_proxy(UpstreamModel(f"{vllm[1]}/x", "pcw"), ProxySettings(), Metrics())[1].load()
 
 
 def test_classes_of_the_frameworks_answer_through_the_proxy(proxy, tiny):

@@ -9,7 +9,7 @@ from serving.conftest import CHAT, chat, own, streamed_text
 from ragbias import DocumentCache
 from ragbias.errors import ArgumentError, MethodError
 from ragbias.serving.server import Metrics
-from ragbias.serving.settings import ServerSettings
+from ragbias.serving.settings import ProxySettings
 from support.live_server import events, listening_app
 
 pytest.importorskip("ragbias_vllm")
@@ -52,7 +52,7 @@ def test_rotor_needs_the_folder_of_the_connector(vllm, proxy, tmp_path):
     answer = proxy.post(CHAT, json=chat(ragbias={"method": "rotor"}))
     assert answer.status_code == 400 and "start the proxy with --cache" in answer.json()["error"]["message"]
     with pytest.raises(MethodError, match="rotor: vLLM cannot compute its documents; start the proxy with --cache"):
-        create_vllm_proxy(UpstreamModel(vllm[1], "rotor"), ServerSettings(), Metrics())
+        create_vllm_proxy(UpstreamModel(vllm[1], "rotor"), ProxySettings(), Metrics())
     vllm[0].folder = tmp_path / "other"
     with in_front_of(vllm[1], "rotor", cache=tmp_path / "documents") as address:
         failed = httpx.post(f"{address}{CHAT}", json=chat(), timeout=30)
@@ -81,13 +81,13 @@ def test_a_stream_of_rotor_without_the_connector_sends_no_text(vllm, tmp_path):
 def test_wrong_options_for_rotor_are_refused_at_the_start(tmp_path, options, message):
     options = options | ({"cache": tmp_path} if "cache" in options else {})
     with pytest.raises(ArgumentError, match=message):
-        create_vllm_proxy(UpstreamModel("http://127.0.0.1:9", "pcw", **options), ServerSettings(), Metrics())
+        create_vllm_proxy(UpstreamModel("http://127.0.0.1:9", "pcw", **options), ProxySettings(), Metrics())
 
 
 def test_a_folder_that_is_too_small_for_rotor_is_an_error(vllm, tmp_path):
     vllm[0].folder = tmp_path
     chosen = UpstreamModel(vllm[1], "rotor", cache=tmp_path, cache_disk="10kB")
-    app, engine = create_vllm_proxy(chosen, ServerSettings(), Metrics())
+    app, engine = create_vllm_proxy(chosen, ProxySettings(), Metrics())
     engine.load()
     with listening_app(app) as address:
         failed = httpx.post(f"{address}{CHAT}", json=chat(), timeout=30)

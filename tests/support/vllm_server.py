@@ -18,7 +18,7 @@ from ragbias.cache.identity import identity_of
 from ragbias.generation import Generation
 from ragbias.prompt import TokenisedPrompt
 from ragbias.serving.server import Metrics
-from ragbias.serving.settings import ServerSettings
+from ragbias.serving.settings import ProxySettings
 from ragbias_vllm.plans import Plan, parts_of
 from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
 from support.live_server import listening_app
@@ -196,7 +196,7 @@ def in_front_of(
 ) -> Iterator[str]:
     """Run ``ragbias proxy`` in front of a server during the block and yield its address."""
     chosen = UpstreamModel(upstream, method, model, reader, timeout=20, cache=cache, cache_disk=cache and "1GB")
-    app, engine = create_vllm_proxy(chosen, ServerSettings(**settings), Metrics())
+    app, engine = create_vllm_proxy(chosen, ProxySettings(**settings), Metrics())
     engine.load()
     with listening_app(app) as address:
         yield address

@@ -16,7 +16,7 @@ import pytest
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.cache.stores import SUFFIX
 from ragbias.serving.server import Metrics
-from ragbias.serving.settings import ServerSettings
+from ragbias.serving.settings import ProxySettings
 from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
 from studies.vllm_demo import free_port, run_process, vllm_command
 from support.concurrency import wait_until
@@ -57,7 +57,7 @@ def vllm_on(port: int, folder: Path, **connector) -> Iterator[psutil.Process]:
 def proxy_to(port: int, method: str = "pcw", cache: Path | None = None, **settings) -> Iterator[httpx.Client]:
     more = {"cache": cache, "cache_disk": "1GB", "dtype": "float32"} if cache else {}
     upstream = UpstreamModel(address_of(port), method, **more)
-    app, engine = create_vllm_proxy(upstream, ServerSettings(**settings), Metrics())
+    app, engine = create_vllm_proxy(upstream, ProxySettings(**settings), Metrics())
     engine.load()
     with listening_app(app) as address, httpx.Client(base_url=address, timeout=SECONDS) as client:
         yield client

@@ -44,7 +44,7 @@ from ragbias.serving.errors import ApiError
 from ragbias.serving.local_engine import LocalEngine, ServedModel
 from ragbias.serving.schemas import Json, RequestBody
 from ragbias.serving.server import Metrics, log
-from ragbias.serving.settings import ServerSettings
+from ragbias.serving.settings import ProxySettings, ServerSettings
 from ragbias_vllm.joint_documents import JointDocuments
 from ragbias_vllm.plans import RUNNABLE, RefusedError, method_of
 from ragbias_vllm.proxy_upstream import SECONDS_BETWEEN_CHECKS, Segments, StoredDocuments, Vllm, parameters_of
@@ -115,9 +115,7 @@ def check_runs(method: Method, joint: bool) -> None:
         raise MethodError(f"{method.name} does not run in vLLM; expected one of {RUNNABLE}, {PLAIN}") from None
 
 
-def create_vllm_proxy(
-    upstream: UpstreamModel, settings: ServerSettings, metrics: Metrics
-) -> tuple[FastAPI, VllmEngine]:
+def create_vllm_proxy(upstream: UpstreamModel, settings: ProxySettings, metrics: Metrics) -> tuple[FastAPI, VllmEngine]:
     """Create the proxy's application, and its engine. The engine's ``load`` connects to the upstream server."""
     method = methods.get(upstream.method)
     check_runs(method, upstream.cache is not None)
@@ -133,11 +131,11 @@ class UpstreamLM(DebiasedLM):
     The weights are loaded only if ``dtype`` is given.
     """
 
-    def __init__(self, name: str, method: Method, window: int, dtype: str | None) -> None:
+    def __init__(self, name: str, method: Method, window: int, dtype: str | None, strip_numbering: bool) -> None:
         refuse_irregular(name)
         tokenizer = load_tokenizer(name, {})
         model = _load_without_weights(name) if dtype is None else load_model(name, {"dtype": dtype, "device": "auto"})
-        super().__init__(model, tokenizer, method, name=name)
+        super().__init__(model, tokenizer, method, strip_numbering=strip_numbering, name=name)
         self._window = min(window, super().window)
 
     @property
@@ -161,9 +159,9 @@ def _load_without_weights(name: str) -> PreTrainedModel:
 class VllmEngine(LocalEngine):
     """An engine that answers requests with a vLLM server."""
 
-    def __init__(self, upstream: UpstreamModel, method: Method, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(self, upstream: UpstreamModel, method: Method, settings: ProxySettings, metrics: Metrics) -> None:
         super().__init__(dict, settings, metrics)
-        self._upstream, self._method = upstream, method
+        self._upstream, self._method, self._strip_numbering = upstream, method, settings.strip_numbering
         self._client = Vllm(upstream.url, upstream.key, upstream.timeout)
         self._documents = StoredDocuments(self._client, metrics)
         self._cache = upstream.document_cache()
@@ -187,7 +185,8 @@ class VllmEngine(LocalEngine):
         for card in (card for card in cards if not card.get("parent")):
             window = int(card.get("max_model_len") or 2**31)
             path = upstream.model or str(card.get("root") or card["id"])
-            lm = UpstreamLM(path, self._method, window, upstream.dtype if self._cache else None)
+            dtype = upstream.dtype if self._cache else None
+            lm = UpstreamLM(path, self._method, window, dtype, self._strip_numbering)
             name = str(card["id"])
             joint = JointDocuments(lm, self._cache) if self._cache else None
             self._joint += [joint] if joint else []
