@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ragbias.boundaries.assignment import (
     UNCLEAR,
@@ -138,25 +138,19 @@ def locate(
     if documents is not None and not documents:
         return Boundaries((), "documents", 0, "an empty list of documents was given")
     lists = {"documents": [] if documents is None else [documents], "artifact": artifacts, "run": run}
-    retrievals = {source: [texts for texts in map(document_texts, lists[source]) if texts] for source in lists}
-    occurrences = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
-    remembered = {} if registry is None else occurrences_by_document(text, registry.likely_in(text), strict=True)
-    candidates = [] if registry is None else registry.candidates()
-    recent = [retrieval for retrieval in candidates if not remembered.keys().isdisjoint(retrieval)]
-    parts = [*retrievals["artifact"], *retrievals["run"], *recent]
-    for source in ("artifact", "run"):
-        retrievals[source] = [retrieval for retrieval in retrievals[source] if not _is_joined_text(retrieval, parts)]
+    known = _find_known_texts(text, lists, registry)
+    occurrences = {**known.occurrences, **known.remembered}
     result, failures = None, list[Boundaries]()
-    for source in (source for source in lists if retrievals[source]):
-        attempt = _locate_retrievals(text, retrievals[source], occurrences, source)
+    for source, retrievals in known.retrievals.items():
+        attempt = _locate_retrievals(text, retrievals, known.occurrences, source)
         if attempt.source != "none":
             result = attempt
             break
         failures.append(attempt)
-    recent = [texts for texts in recent if not _is_joined_text(texts, parts)]
-    result = result or _locate_by_registry(text, recent, remembered)
+    else:
+        result = _locate_by_registry(text, known.recent, known.remembered)
     if documents is None and result and result.spans:
-        result = _check_for_other_documents(text, result, registry, {**occurrences, **remembered})
+        result = _check_for_other_documents(text, result, registry, occurrences)
     if segmenter is not None:
         result = _improve_with_segmenter(text, segmenter, result, len(documents or ()))
     if result is None or result.source == "none":
@@ -164,15 +158,38 @@ def locate(
         result = _locate_by_headers(text, failures)
     reason = "; ".join(attempt.reason for attempt in (*failures, result) if attempt.reason)
     if not (result.spans or reason):
-        known = NOTHING_RECOGNISED if registry else NOTHING_KNOWN if registry is not None else NOTHING_GIVEN
-        reason = WITHIN_TEXT if any(map(is_long, remembered)) else known
-    plain = {document: some for document, some in occurrences.items() if not any(o.is_in(result.spans) for o in some)}
-    return replace(
-        result,
-        reason=reason,
-        n_left_plain=count_outside(text, {**occurrences, **remembered}, result.spans),
-        n_untreated=count_outside(text, plain, result.spans) if documents is None else 0,
-    )
+        known_by = NOTHING_RECOGNISED if registry else NOTHING_KNOWN if registry is not None else NOTHING_GIVEN
+        reason = WITHIN_TEXT if any(map(is_long, known.remembered)) else known_by
+    n_left_plain = count_outside(text, occurrences, result.spans)
+    plain = {name: found for name, found in known.occurrences.items() if not any(o.is_in(result.spans) for o in found)}
+    n_untreated = count_outside(text, plain, result.spans) if documents is None else 0
+    return replace(result, reason=reason, n_left_plain=n_left_plain, n_untreated=n_untreated)
+
+
+class _KnownTexts(NamedTuple):
+    """Texts of documents that a prompt may contain, and their occurrences in the prompt."""
+
+    retrievals: dict[str, list[Retrieval]]  # by source: documents, artifact and run, if it has any
+    occurrences: Known  # of the texts in ``retrievals``
+    recent: list[Retrieval]  # retrievals of the registry with a text in the prompt
+    remembered: Known  # occurrences of the registry's texts
+
+
+def _find_known_texts(
+    text: str, lists: Mapping[str, Iterable[Iterable[str]]], registry: Registry | None
+) -> _KnownTexts:
+    """Search for the texts of all sources. Drop retrievals that consist of the joined texts of other retrievals."""
+    retrievals = {source: [texts for texts in map(document_texts, lists[source]) if texts] for source in lists}
+    occurrences = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
+    remembered = occurrences_by_document(text, registry.likely_in(text), strict=True) if registry else {}
+    candidates = registry.candidates() if registry else []
+    recent = [retrieval for retrieval in candidates if not remembered.keys().isdisjoint(retrieval)]
+    parts = [*retrievals["artifact"], *retrievals["run"], *recent]
+    joined = {texts for texts in parts if _is_joined_text(texts, parts)}
+    for source in ("artifact", "run"):
+        retrievals[source] = [texts for texts in retrievals[source] if texts not in joined]
+    recent = [texts for texts in recent if texts not in joined]
+    return _KnownTexts({source: some for source, some in retrievals.items() if some}, occurrences, recent, remembered)
 
 
 def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Known, source: str) -> Boundaries:
