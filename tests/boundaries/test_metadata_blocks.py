@@ -203,3 +203,17 @@ def test_longer_conversations_leave_earlier_documents_alone():
     found = located(text)
     assert found.n_found == 4
     assert found.spans[0][0] > text.index("Context")
+
+
+@pytest.mark.parametrize("form", ["Title: {m}\n{t}", "{t}\n\nSource: {m}"])
+@pytest.mark.parametrize("separator", ["\n\n", "\n"])
+def test_a_template_may_strip_white_space_that_only_some_texts_have(form, separator):
+    titles = {"The falcon is red.\n": "On owls", "Two herons stand.": "On otters", "An owl is asleep.\n\n": "Gates"}
+    known, splits = [KnownText.of(text, {"title": title}) for text, title in titles.items()], set()
+    for order in itertools.permutations(titles):
+        items = [form.format(t=text.strip(), m=titles[text]) for text in order]
+        text = "Context:\n\n" + separator.join(items) + "\n\nWhich?"
+        prompt = Prompt.from_text(text, locate(text, run=[known]).spans)
+        assert sorted(map(str.strip, prompt.documents)) == sorted(items)
+        splits.add((prompt.prefix, frozenset(prompt.documents), prompt.suffix))
+    assert len(splits) == 1

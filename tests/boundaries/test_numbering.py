@@ -260,3 +260,11 @@ def test_numbers_of_titles_and_of_the_text_before_them_stay(lead):
         found = locate(text, documents=documents)
         numbers = find_numbering(text, found.spans, found.metadata)
         assert found.n_found == 3 and not numbers.cuts
+
+
+@pytest.mark.parametrize(("heading", "reported"), [("Chapter {n}: ", True), ("Chapter {n}.txt ", False)])
+def test_numbers_in_headings_that_a_segmenter_includes_are_reported(heading, reported):
+    documents = [heading.format(n=n) + text for n, text in enumerate(TEXTS, 1)]
+    text = "Use it.\n\n" + "\n\n".join(documents) + "\n\nQuestion: which?"
+    numbers = find_numbering(text, locate(text, segmenter=lambda text: documents).spans)
+    assert (numbers.cuts, numbers.doubtful) == ((), reported)
