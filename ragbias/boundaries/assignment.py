@@ -44,7 +44,7 @@ def select_last_message(text: str, known: Known) -> Known | None:
     """Return the occurrences in the last message with documents, or ``None`` if the current context is ambiguous.
 
     Messages of the assistant are skipped. The context is ambiguous if an earlier message has several documents and the
-    last message contains only one, or repeats only some of them. An exception are messages that introduce their
+    last message contains only one, or repeats only some of them. It is not ambiguous if both messages introduce their
     documents with the same text, as the turns of a chat loop do.
     """
     parts = _messages(text, outermost_occurrences(text, known))
@@ -92,7 +92,7 @@ def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> lis
 
 
 def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
-    """Whether long documents partly overlap. Nested documents count only if ``rest`` contains a known document."""
+    """Whether long documents partly overlap, or are nested while ``rest`` contains a known document."""
     long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     left_over = not known.keys().isdisjoint(_documents(rest))
     last: Occurrence | None = None
@@ -129,7 +129,7 @@ def is_long(document: str) -> bool:
 
 
 def _is_block(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
-    """Whether a line break or tab that no document contains joins ``chosen``, and no occurrence crosses their ends."""
+    """Whether a line break or tab outside documents separates all ``chosen``, and no occurrence crosses their ends."""
     edges = (chosen[0].begin, chosen[-1].end)
     is_crossed = any(o.begin < edge < o.end for o in chain.from_iterable(known.values()) for edge in edges)
     return not is_crossed and is_uniform(text, chosen) and not _distinct_separator(text, chosen).isprintable()

@@ -324,7 +324,7 @@ def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: 
 
 
 def _check_for_other_documents(text: str, result: Boundaries, registry: Registry | None, known: Known) -> Boundaries:
-    """Return ``result``, or a failed result if its message contains documents that another thread or task retrieved."""
+    """Return ``result``, or a failed result if its message seems to contain documents that no source provides."""
     begin, end = message_bounds(text, [Occurrence(*span, "") for span in result.spans])
     likely = registry.everywhere.likely_in(text[begin:end]) if registry and registry.everywhere else set()
     others = [other for other in likely - known.keys() if isinstance(other, KnownText) and is_long(other)]
@@ -388,7 +388,7 @@ def _can_be_split(text: str, result: Boundaries) -> bool:
 
 
 def _locate_by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
-    """Find documents by numbered headers. Without headers, return only the number that a failure expected."""
+    """Find documents by numbered headers. Without headers, ``n_expected`` is that of the first failed source."""
     spans, doubt = find_below_headers(text)
     n_expected = len(spans) or next((failure.n_expected for failure in failures if failure.n_expected), 0)
     return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)

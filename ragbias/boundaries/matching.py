@@ -52,8 +52,8 @@ class Occurrence:
     """A document at ``text[begin:end]`` of a prompt, in characters.
 
     Attributes:
-        readings: indices of the functions that produce this form of the document. They count ``READINGS`` first, then
-            the rewrites of formatters.
+        readings: indices of the functions that produce this form of the document. The functions are ``READINGS``,
+            followed by the rewrites of formatters.
         margins: whether documents differ in their leading or trailing white space.
     """
 
@@ -95,8 +95,8 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
 def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) -> list[Occurrence]:
     """Return all occurrences of a document in ascending order, in any printed form.
 
-    ``changes`` are functions that a formatter may have applied to the document. Occurrences in the header of a message,
-    such as ``user``, do not count.
+    ``changes`` are functions that a formatter may have applied to the document. A document such as ``user`` is not
+    found in the header of a message, where it names the role.
     """
     found = sorted(
         Occurrence(begin, begin + len(form), document, readings)
@@ -211,7 +211,7 @@ def precedes_other_blocks(text: str, spans: Sequence[CharSpan]) -> bool:
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
-    """Return functions that a formatter may have applied to all documents. ``whole`` occur verbatim."""
+    """Return functions that a formatter may have applied to all documents. Those in ``whole`` occur verbatim."""
     missing = [document for document in documents if document not in whole]
     if not missing:
         return []

@@ -199,7 +199,7 @@ def _is_consecutive(series: Series) -> bool:
 
 
 class _Regions:
-    """Regions in which the number of each document is searched. The region ``edge`` also contains other text."""
+    """Regions that may contain the documents' numbers, one per document. The region ``edge`` also has other text."""
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.text, self.spans, self.edge = text, spans, edge

@@ -121,7 +121,7 @@ def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
 
 
 def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """Split a prompt. On each side with margins, strip the documents unless a header or footer is on that side.
+    """Split a prompt. If the white space of documents differs on a side, strip it, unless a header or footer is there.
 
     Each document ends with a separator if one follows the last document. Otherwise each document begins with one.
     """

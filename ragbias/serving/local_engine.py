@@ -255,8 +255,8 @@ class ServedModel(Scheduler):
             raise prompts.missing_documents("prompt", body.prompt, documents)
         return RenderedPrompt(body.prompt, boundaries)
 
-    def _locate_documents(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
-        boundaries = prompts.locate_documents(text, self._settings, none_or_empty)
+    def _locate_documents(self, text: str, documents: list[Any] | None) -> Boundaries:
+        boundaries = prompts.locate_documents(text, self._settings, documents)
         prompts.check_document_count(boundaries.spans, self._settings.max_documents)
         return boundaries
 
@@ -273,7 +273,7 @@ class ServedModel(Scheduler):
 
 
 class LocalEngine:
-    """An engine for several models; ``load`` returns them by name. Rejected and failed requests raise ``ApiError``."""
+    """An engine for several models. Its argument ``load`` returns them by name."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings, metrics: Metrics

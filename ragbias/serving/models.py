@@ -1,4 +1,4 @@
-"""The settings of a served model, and how it is loaded."""
+"""Settings of a served model, which also check and load it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ragbias.readers import check_readers
 
 
 class ModelSettings(BaseModel):
-    """A model to serve."""
+    """Settings of a served model."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 

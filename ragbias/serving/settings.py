@@ -12,10 +12,7 @@ from ragbias.checks import Bounds
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Limits, batching and other settings of a server. Requests above a limit are rejected.
-
-    The values are not checked here, but by the command line and by ``ray_serve.Cluster``.
-    """
+    """Limits, batching and other settings of a server. The command line and ``ray_serve.Cluster`` check the values."""
 
     __pydantic_config__ = {"extra": "forbid"}  # for ``ray_serve.Cluster``
 
