@@ -1,3 +1,6 @@
+from ragbias.frameworks.calls import Call as Call
+from ragbias.frameworks.calls import FrameworkModel as FrameworkModel
+from ragbias.frameworks.calls import PreparedCall as PreparedCall
 from ragbias.frameworks.chat_documents import ChatDocument as ChatDocument
 from ragbias.frameworks.chat_documents import block_document as block_document
 from ragbias.frameworks.chat_documents import join_parts as join_parts
@@ -10,12 +13,11 @@ from ragbias.frameworks.options import RagBiasOptions as RagBiasOptions
 from ragbias.frameworks.options import StopStrings as StopStrings
 from ragbias.frameworks.options import open_model as open_model
 from ragbias.frameworks.options import rename_arguments as rename_arguments
-from ragbias.frameworks.options import report_errors as report_errors
 from ragbias.frameworks.options import with_options as with_options
 from ragbias.frameworks.remote import LanguageModel as LanguageModel
 from ragbias.frameworks.remote import RemoteLM as RemoteLM
 from ragbias.frameworks.run_state import LastReports as LastReports
-from ragbias.frameworks.run_state import Owner as Owner
+from ragbias.frameworks.run_state import LocatedDocuments as LocatedDocuments
 from ragbias.frameworks.run_state import Retrievals as Retrievals
 from ragbias.frameworks.run_state import SearchWatch as SearchWatch
 from ragbias.frameworks.tool_formats import ToolCall as ToolCall
@@ -28,5 +30,4 @@ from ragbias.frameworks.tool_use import answer_format as answer_format
 from ragbias.frameworks.tool_use import parse_tool_choice as parse_tool_choice
 from ragbias.frameworks.tool_use import supports_tools as supports_tools
 from ragbias.frameworks.tool_use import template_call as template_call
-from ragbias.frameworks.tool_use import with_messages as with_messages
 from ragbias.frameworks.warming import warm as warm

@@ -7,21 +7,12 @@ from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Protocol, TypeVar
 
 import torch
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    SecretStr,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from transformers import PreTrainedTokenizerBase
 
 from ragbias import methods
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_dict, check_names
-from ragbias.display import validation_message
 from ragbias.errors import ArgumentError
 from ragbias.frameworks.remote import LanguageModel, RemoteLM
 from ragbias.lm import DebiasedLM
@@ -72,7 +63,6 @@ class RagBiasOptions(BaseModel):
 
 StopStrings = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 """Field type for a list of strings; a single string becomes a list."""
-Model = TypeVar("Model", bound=BaseModel)
 Options = TypeVar("Options", bound=RagBiasOptions)
 
 
@@ -86,14 +76,6 @@ class ModelFields(Protocol):
     @property
     def model_fields_set(self) -> set[str]:
         """Names of the fields that the user set."""
-
-
-def report_errors(cls: type[Model], values: Any, handler: ModelWrapValidatorHandler[Model]) -> Model:
-    """Validate a pydantic model, but raise ``ArgumentError`` instead of ``ValidationError``."""
-    try:
-        return handler(values)
-    except ValidationError as error:
-        raise ArgumentError(validation_message(error)) from None
 
 
 def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:

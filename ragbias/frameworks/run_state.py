@@ -1,4 +1,4 @@
-"""Recent retrievals and last reports in context variables.
+"""Recent retrievals and last reports in context variables, and the documents that a request finds in them.
 
 Each thread or asyncio task has a context. A new context copies the variables of the context that starts it. In a run of
 a chain or agent, frameworks run each step in a copied context. The steps of a run share these values:
@@ -27,7 +27,7 @@ from types import FunctionType, MethodType
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
-from ragbias.boundaries import Registry
+from ragbias.boundaries import Boundaries, Registry
 from ragbias.call_site import remember_call_site
 
 FAILURE_AGE = 60.0  # seconds for which a failure is reported
@@ -224,6 +224,16 @@ class LastReports(ContextScoped[Reports]):
     def last_report(self, owner: Owner) -> dict[str, Any] | None:
         """Return the report of the owner's last answer in this context, or ``None`` before the first answer."""
         return (self.get() or {}).get(ref(owner))
+
+
+@dataclass(frozen=True)
+class LocatedDocuments:
+    """The documents in a prompt, and how to check for missing documents. See ``MissingDocuments.check``."""
+
+    boundaries: Boundaries
+    suspected: bool = False
+    at_end: Callable[[Callable[[], None]], None] | None = None
+    checked: bool = True  # whether to check for missing documents
 
 
 @dataclass(eq=False)

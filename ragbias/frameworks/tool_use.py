@@ -129,12 +129,14 @@ class AnswerFormat:
         beginning: beginning of the answer, which is appended to the prompt.
         instruction: text that is added to the user's last message.
         request_fields: fields, without ``tools``, that tell a server which format to enforce.
+        parallel: whether the answer may have several tool calls.
     """
 
     tools: Sequence[Tool] = ()
     beginning: str = ""
     instruction: str = ""
     request_fields: Mapping[str, Any] = field(default_factory=dict)
+    parallel: bool = True
 
     @property
     def keep_special(self) -> tuple[str, ...]:
@@ -155,6 +157,16 @@ class AnswerFormat:
         """Split a complete answer into its content and its tool calls."""
         whole = self.beginning + text
         return parse_tool_calls(whole) if self.tools else (whole, [])
+
+    def read_valid(self, text: str) -> tuple[str, list[ToolCall], list[ToolCall]]:
+        """Split a complete answer into content, valid calls, and malformed calls, which also remain in the content.
+
+        Only the first valid call is returned if ``parallel`` is false.
+        """
+        content, calls = self.read(text)
+        valid, malformed = [call for call in calls if not call.error], [call for call in calls if call.error]
+        content = "\n".join(filter(None, (content, *(call.raw for call in malformed)))) if malformed else content
+        return content, valid if self.parallel else valid[:1], malformed
 
     def logprobs(self, lm: LanguageModel, generation: Generation) -> dict[str, Any] | None:
         """Return log-probabilities in OpenAI's format without ``top_logprobs``, or None if they were not requested."""

@@ -58,14 +58,13 @@ class ChatFormatter(_Formatter):
     Args:
         form: format of tool calls and structured output in the model's text.
         raw: return the model's text without parsing tool calls.
-        parallel: return all tool calls, not only the first.
     """
 
-    def __init__(self, model: str, form: AnswerFormat, raw: bool = False, parallel: bool = True) -> None:
+    def __init__(self, model: str, form: AnswerFormat, raw: bool = False) -> None:
         super().__init__(model, "chatcmpl", "chat.completion.chunk")
         self._form = AnswerFormat(beginning=form.beginning) if raw else form
         self._keep_special = form.keep_special
-        self._growing, self._parallel = GrowingAnswer(self._form), parallel
+        self._growing = GrowingAnswer(self._form)
 
     def whole(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json:
         """Return the response body of a complete answer."""
@@ -96,10 +95,8 @@ class ChatFormatter(_Formatter):
         return [*chunks, {**end, "ragbias": generation.report.as_dict()}]
 
     def _content(self, generation: Generation) -> tuple[str, list[Json]]:
-        content, calls = self._form.read(generation.text)
-        invalid = [call.raw for call in calls if call.error]
-        valid = [_call(call) for call in calls if not call.error]
-        return "\n".join(filter(None, (content, *invalid))), valid if self._parallel else valid[:1]
+        content, valid, _ = self._form.read_valid(generation.text)
+        return content, [_call(call) for call in valid]
 
     def _end(self, generation: Generation, calls: list[Json], tokenizer: PreTrainedTokenizerBase) -> Json:
         logprobs = None

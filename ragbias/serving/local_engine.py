@@ -212,8 +212,9 @@ class ServedModel(Scheduler):
         formatter: Formatter
         if isinstance(body, ChatRequest):
             form = answer_format(self.lm, body.tools or (), body.tool_choice, body.response_format)
+            form = replace(form, parallel=body.parallel_tool_calls is not False)
             settings = replace(settings, keep_special=form.keep_special)
-            formatter = ChatFormatter(self.name, form, body.options.raw, body.parallel_tool_calls is not False)
+            formatter = ChatFormatter(self.name, form, body.options.raw)
             text, boundaries = self._chat_prompt(body, form)
         else:
             formatter = CompletionFormatter(self.name)

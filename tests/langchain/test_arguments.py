@@ -26,7 +26,7 @@ def test_a_type_checker_refuses_bad_argument_names_and_types(tmp_path):
 
 def test_a_call_can_override_every_setting_of_the_model(chat):
     own = {"stop"}  # LangChain's methods declare it themselves
-    assert {"method", *chat._settings} - own <= CallArguments.__annotations__.keys()
+    assert {"method", *chat._call_defaults()} - own <= CallArguments.__annotations__.keys()
 
 
 @pytest.fixture

@@ -103,10 +103,10 @@ def test_no_growth_over_many_runs():
 
     run(1_500)
     gc.collect()
-    before, objects = len(seen._retrievals.registry() or ()), len(gc.get_objects())
+    before, objects = len(seen.retrievals.registry() or ()), len(gc.get_objects())
     run(10_000)
     gc.collect()
-    assert len(seen._retrievals.registry() or ()) <= before < 2 * len(retrievals)
+    assert len(seen.retrievals.registry() or ()) <= before < 2 * len(retrievals)
     assert len(gc.get_objects()) < objects + 1_000
     assert not seen.open_spans
     assert not seen.completed_spans

@@ -243,7 +243,7 @@ def test_markers_of_calls_stay_in_the_text(scripted):
     llm = scripted("Fine.", "Fine.")
     seen: list[GenerationSettings] = []
     answer = llm.lm.answer
-    llm.lm.answer = lambda requests, settings: (seen.append(settings), answer(requests, settings))[1]
+    llm.lm.answer = lambda requests, settings, cancelled: (seen.append(settings), answer(requests, settings))[1]
     llm.chat_with_tools([ADD], "Hello")
     llm.chat([ChatMessage(content="Hello")])
     assert "[TOOL_CALLS]" in seen[0].keep_special

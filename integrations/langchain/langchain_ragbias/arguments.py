@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
@@ -15,12 +14,11 @@ from langchain_core.runnables import RunnableConfig
 from typing_extensions import Unpack
 
 from langchain_ragbias.messages import ToolLike
-from ragbias import DebiasedLM, methods
+from ragbias import DebiasedLM
 from ragbias.attention.backends import BACKENDS
 from ragbias.boundaries.sources import check_reusable, document_texts
 from ragbias.checks import check_dict, check_names
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.generation import GenerationSettings
 from ragbias.generation.arguments import SAMPLING, SamplingArguments, rename_max_tokens
 from ragbias.methods import Method
 
@@ -102,29 +100,20 @@ class TypedCalls(Generic[Output, Chunk]):
 KNOWN = ("stop", *(name for name in CallArguments.__annotations__ if name not in FORMAT))
 
 
-@dataclass(frozen=True)
-class Call:
-    """The merged arguments of a call: the documents, the method, and the settings for generation."""
+def convert_call(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the arguments of a call to settings for generation, ``method``, and the texts of ``documents``.
 
-    documents: tuple[str, ...] | None
-    method: Method
-    settings: GenerationSettings
-
-
-def merge_arguments(fields: Mapping[str, Any], call: Mapping[str, Any], model_id: str, batch_size: int) -> Call:
-    """Merge the model's fields with the arguments of a call, which take precedence unless they are ``None``."""
-    call = {name: value for name, value in call.items() if value is not None and name != "stream"}
+    Arguments that are ``None`` select the model's fields.
+    """
+    call = {name: value for name, value in arguments.items() if value is not None and name != "stream"}
     if not call.pop("skip_prompt", True):
         raise ArgumentError("skip_prompt=False; answers never contain the prompt, so leave it out")
     check_names(call, KNOWN, KNOWN)
     rename_max_tokens(call, "max_tokens")
-    call = {**convert_pipeline_kwargs(call.pop("pipeline_kwargs", None)), **call}
-    documents = call.pop("documents", None)
-    given = {**fields, **call}
-    method = methods.get(given.pop("method"), model_id)
-    settings = GenerationSettings.from_arguments(given, batch_size)
-    check_reusable(documents)
-    return Call(None if documents is None else document_texts(documents), method, settings)
+    if "documents" in call:
+        check_reusable(call["documents"])
+        call["documents"] = document_texts(call["documents"])
+    return {**convert_pipeline_kwargs(call.pop("pipeline_kwargs", None)), **call}
 
 
 loading_arguments: WeakKeyDictionary[DebiasedLM, tuple[str, dict[str, Any]]] = WeakKeyDictionary()

@@ -1,84 +1,49 @@
-"""Base class of the chat model and the completion model: fields, loading, and preparation of requests."""
+"""Base class of the chat model and the completion model: fields, loading, and LangChain's hooks."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, cast
-from uuid import UUID
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from langchain_core.language_models import LangSmithParams
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 from typing_extensions import Self
 
 from langchain_ragbias import arguments
-from langchain_ragbias.arguments import Call
-from langchain_ragbias.listener import listener, reports
-from ragbias import DebiasedLM, DocumentCache, Generation
-from ragbias.boundaries import Boundaries, Segmenter, locate
-from ragbias.boundaries.recognisers import check_segmenter
+from langchain_ragbias.listener import reports
+from ragbias import DebiasedLM
 from ragbias.boundaries.sources import current_documents
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import (
-    AnswerFormat,
+    FrameworkModel,
     LanguageModel,
+    LastReports,
     MissingDocuments,
-    OnMissing,
-    Owner,
     RagBiasOptions,
     StopStrings,
-    open_model,
     rename_arguments,
-    report_errors,
     with_options,
 )
-from ragbias.generation import GenerationSettings, Request, Stream
-from ragbias.generation.arguments import SAMPLING
-from ragbias.methods import Method
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
 STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are not fields
 
 
-class RagBiasModel(BaseModel):
+class RagBiasModel(FrameworkModel):
     """Common fields and methods of the chat model and the completion model."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
 
     model_id: str = ""
     """A hub name, a path, ``"tiny"`` for the embedded model, or the model's name at ``base_url``."""
-    method: str | Method | None = None
-    """The method, see ``ragbias.methods.get``. ``None`` selects the server's method, or the best measured method."""
     max_tokens: int = 256
     """Maximum number of tokens in an answer. ``max_new_tokens`` is an alias."""
-    temperature: float | None = None
-    """Sampling temperature. Without a temperature, answers are greedy."""
     stop: StopStrings | None = None
     """Strings that end the answer and are not part of it."""
-    logprobs: bool = False
-    """Whether to return each token's log-probability before temperature, in OpenAI's format without ``top_logprobs``.
-    The result is in ``response_metadata["logprobs"]``, or in ``generation_info["logprobs"]`` of completions."""
     batch_size: int = Field(default=8, ge=1)
     """Maximum number of prompts that run as one padded batch."""
-    model_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Arguments for ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
-    on_missing: OnMissing = "warn"
-    """What to do if expected documents are missing from the prompt: ``"warn"``, ``"raise"`` or ``"ignore"``."""
-    segmenter: SkipValidation[Segmenter | None] = None
-    """Finds documents that no retriever of LangChain returned: a separator, an ``re.Pattern``, or a function that takes
-    the prompt and returns spans or texts."""
-    document_cache: DocumentCache | None = Field(default=None, exclude=True, repr=False)
-    """Cache of computed documents, for methods that can reuse them."""
-    lm: LanguageModel = Field(default=cast(Any, None), exclude=True, repr=False)
-    """The loaded model."""
-    base_url: str | None = None
-    """Address of a server of ``ragbias serve``; needs ``pip install 'langchain-ragbias[remote]'``."""
-    options: RagBiasOptions = Field(default_factory=RagBiasOptions)
-    """Rarely needed settings. Each is also a keyword argument of the constructor, e.g. ``top_p=0.9``."""
 
-    _owner: Owner = PrivateAttr(default_factory=Owner)
+    _reports: ClassVar[LastReports] = reports
     _missing: MissingDocuments = PrivateAttr(
         default_factory=lambda: MissingDocuments(
             "If the chain rewrites the documents or passes them to several calls, use chain_type='stuff' and print "
@@ -100,21 +65,14 @@ class RagBiasModel(BaseModel):
         values = {**arguments.convert_pipeline_kwargs(values.pop("pipeline_kwargs", None)), **values}
         return with_options(values, RagBiasOptions)
 
-    _report_errors = model_validator(mode="wrap")(report_errors)
-
     @model_validator(mode="after")
     def _load(self) -> Self:
-        if self.segmenter is not None:
-            check_segmenter(self.segmenter)
-        GenerationSettings.from_arguments(self._settings)  # raises the errors of invalid fields
-        given: LanguageModel | None = self.lm
-        if isinstance(given, DebiasedLM) and self._names_another_model(given):
-            given = None
-        self.lm, self.options = open_model(self, "model_id", self.options, given, self.model_kwargs)
-        if given is None and self.options.model is None and isinstance(self.lm, DebiasedLM):
+        lm: LanguageModel | None = self.lm
+        if isinstance(lm, DebiasedLM) and self._names_another_model(lm):
+            lm = None
+        self._open_model("model_id", lm, self.model_kwargs)
+        if lm is None and self.options.model is None and isinstance(self.lm, DebiasedLM):
             arguments.loading_arguments[self.lm] = (self.model_id, self.model_kwargs)
-        if not self.model_id:
-            self.model_id = self.lm.name or type(getattr(self.lm, "model", None)).__name__
         return self
 
     def _names_another_model(self, lm: DebiasedLM) -> bool:
@@ -161,8 +119,8 @@ class RagBiasModel(BaseModel):
         Raises:
             ArgumentError: an argument has no counterpart in this class.
         """
-        given = arguments.convert_stock_arguments(task, backend, device, device_map, model_kwargs)
-        return cls(**{"model_id": model_id, "pipeline_kwargs": pipeline_kwargs, **given, **kwargs})
+        fields = arguments.convert_stock_arguments(task, backend, device, device_map, model_kwargs)
+        return cls(**{"model_id": model_id, "pipeline_kwargs": pipeline_kwargs, **fields, **kwargs})
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         return [("model_id", self.model_id), ("method", self.method)]
@@ -171,11 +129,6 @@ class RagBiasModel(BaseModel):
     def max_new_tokens(self) -> int:
         """Alias of ``max_tokens``."""
         return self.max_tokens
-
-    @property
-    def last_report(self) -> dict[str, Any] | None:
-        """The report of the last request in this thread or task: the method that ran, and the documents."""
-        return reports.last_report(self._owner)
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
@@ -187,7 +140,7 @@ class RagBiasModel(BaseModel):
             "model": None if self.lm.name or model is None else arguments.unique_name(model),
             "base_url": getattr(self.lm, "base_url", None),
             "method": self.method if isinstance(self.method, str) else repr(self.method),
-            **self._settings,
+            **self._call_defaults(),
             "strip_numbering": self.options.strip_numbering,
             "backend": self.options.backend,
             "segmenter": repr(self.segmenter),
@@ -208,61 +161,3 @@ class RagBiasModel(BaseModel):
         if custom is not None:
             return list(custom(text))
         return self.lm.token_ids(text)
-
-    @property
-    def _settings(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in ("stop", "logprobs", "max_tokens", "temperature")}
-        return {**fields, **{name: getattr(self.options, name) for name in SAMPLING if name not in fields}}
-
-    def _merge_arguments(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
-        fields = {"method": self.method, **self._settings}
-        return arguments.merge_arguments(fields, {**given, "stop": stop}, self.model_id, self.batch_size)
-
-    def _prepare_request(
-        self,
-        text: str,
-        call: Call,
-        parent_run_id: UUID | None,
-        artifacts: Sequence[Sequence[str]] = (),
-        boundaries: Boundaries | None = None,
-    ) -> Request:
-        """Locate the documents in a rendered prompt, and prepare the request.
-
-        Args:
-            artifacts: the documents' texts for each message with documents, the latest message first.
-            boundaries: boundaries of the documents if the chat template rendered them; ``None`` to locate them.
-        """
-        tree = listener.tree(parent_run_id)
-        boundaries = boundaries or locate(
-            text,
-            documents=call.documents,
-            artifacts=artifacts,
-            run=tree.latest_first(),
-            registry=listener.retrievals.registry(),
-            segmenter=self.segmenter,
-        )
-        boundaries = replace(boundaries, reason="; ".join(filter(None, (boundaries.reason, tree.failure))))
-        request = self.lm.prepare(text, boundaries=boundaries, method=call.method)
-        if call.method.needs_documents:
-            self._missing.check(
-                request,
-                self.on_missing,
-                documents=call.documents,
-                segmenter=self.segmenter,
-                suspected=bool(tree.failure),
-                at_end=listener.end_of_run_registrar(parent_run_id),
-            )
-        return request
-
-    def _record_stream(self, stream: Stream) -> Stream:
-        """Store the report of a stream when it begins, because its caller may close it early. Return the stream."""
-        reports.store(self._owner, stream.report.as_dict())
-        return stream
-
-    def _answer_details(self, generation: Generation, form: AnswerFormat) -> dict[str, Any]:
-        """Return finish reason, report and log-probabilities of an answer. Also store its report."""
-        report = generation.report.as_dict()
-        reports.store(self._owner, report)
-        details = {"finish_reason": generation.finish_reason, "ragbias": report}
-        logprobs = form.logprobs(self.lm, generation)
-        return details if logprobs is None else {**details, "logprobs": logprobs}

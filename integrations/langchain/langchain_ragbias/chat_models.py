@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -19,10 +18,10 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from pydantic import BaseModel, model_validator
 
-from langchain_ragbias.arguments import FORMAT, Call, TypedCalls
+from langchain_ragbias.arguments import FORMAT, TypedCalls, convert_call
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.batching import arun_batched, raise_first_error, run_batched, take_batch
-from langchain_ragbias.listener import artifact_texts, begin_request, parent_run, reports
+from langchain_ragbias.listener import artifact_texts, begin_request, locate_documents, parent_run, reports
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import (
     Schema,
@@ -39,29 +38,20 @@ from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, ChatTemplateError, WrongTypeError
 from ragbias.frameworks import (
     AnswerFormat,
+    Call,
     ChatDocument,
     GrowingAnswer,
+    PreparedCall,
     ToolCall,
     answer_format,
     join_parts,
     message_documents,
     render_if_absent,
     replace_documents,
-    with_messages,
 )
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.generation import GenerationSettings, Request
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class PreparedChat:
-    """A prepared conversation: the request, the settings for generation, and the format of the answer."""
-
-    request: Request
-    settings: GenerationSettings
-    form: AnswerFormat
 
 
 class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatModel):  # type: ignore[misc]  # see TypedCalls
@@ -214,7 +204,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def _store_last_report(self, results: Sequence[object]) -> None:
         """Store the last report of a batch in the caller's context, because runs have their own contexts."""
         if results and (report := getattr(results[-1], "response_metadata", {}).get("ragbias")):
-            reports.store(self._owner, report)
+            self._store_report(report)
 
     # LangChain's hooks
 
@@ -226,9 +216,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> ChatResult:
         prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
-        if (batch := take_batch(self)) is None:
-            return self._to_result(self.lm.answer([prepared.request], prepared.settings)[0], prepared)
-        return self._to_result(batch.submit(prepared.request, prepared.settings).result(), prepared)
+        batch = take_batch(self)
+        answer = batch.submit(prepared.request, prepared.settings).result() if batch else prepared.answer()
+        return self._to_result(answer, prepared)
 
     async def _agenerate(
         self,
@@ -239,11 +229,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> ChatResult:
         parent = parent_run(run_manager)
         prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
-        batch = take_batch(self)
-        if batch is not None:
+        if batch := take_batch(self):
             answer = await asyncio.wrap_future(batch.submit(prepared.request, prepared.settings))
         else:
-            (answer,) = await bridge.run(lambda event: self.lm.answer([prepared.request], prepared.settings, event))
+            answer = await bridge.run(prepared.answer)
         return self._to_result(answer, prepared)
 
     def _stream(
@@ -255,7 +244,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> Iterator[ChatGenerationChunk]:
         prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
         growing = GrowingAnswer(prepared.form)
-        with self._record_stream(self.lm.stream_answer(prepared.request, prepared.settings)) as stream:
+        with prepared.stream() as stream:
             for piece in stream:
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
@@ -271,7 +260,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         parent = begin_request(run_manager)
         prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
         growing = GrowingAnswer(prepared.form)
-        stream = self._record_stream(self.lm.stream_answer(prepared.request, prepared.settings))
+        stream = prepared.stream()
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
                 if shown := growing.add(piece):
@@ -330,54 +319,54 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         messages: list[BaseMessage],
         stop: list[str] | None,
         parent: UUID | None,
-        given: dict[str, Any],
-    ) -> PreparedChat:
-        call = self._merge_arguments(stop, {name: value for name, value in given.items() if name not in FORMAT})
-        tools, choice, requested_format = map(given.get, FORMAT)
+        arguments: dict[str, Any],
+    ) -> PreparedCall:
+        call_arguments = {name: value for name, value in arguments.items() if name not in FORMAT}
+        call = self._merge_arguments(convert_call({**call_arguments, "stop": stop}), self.model_id, self.batch_size)
+        tools, choice, requested_format = map(arguments.get, FORMAT)
         form = answer_format(self.lm, tool_schemas(tools), choice, requested_format)
         converted = template_messages(messages)
         blocks = (
             [] if all(isinstance(message["content"], str) for message in converted) else message_documents(converted)
         )
-        shown = form.with_instruction(join_parts(converted) if blocks else converted)
-        text, boundaries = self._render_documents(converted, blocks, self.lm.chat_text(shown, form.tools), form, call)
+        turns = form.with_instruction(join_parts(converted) if blocks else converted)
+        text, boundaries = self._render_documents(converted, blocks, self.lm.chat_text(turns, form.tools), form, call)
+        prompt = text + form.beginning  # not an f-string, which would lose the marks of strings of control tokens
         artifacts = [*(list(map(str, documents)) for documents in blocks), *artifact_texts(messages)]
-        # not an f-string, which would lose the marks of strings of control tokens
-        request = self._prepare_request(text + form.beginning, call, parent, artifacts, boundaries)
-        settings = replace(call.settings, keep_special=form.keep_special)
-        return PreparedChat(with_messages(request, shown, form), settings, form)
+        located = locate_documents(prompt, call.documents, self.segmenter, parent, artifacts, boundaries)
+        return self._prepare_call(prompt, call, located, form, turns)
 
     def _render_documents(
         self, messages: list[Any], blocks: list[list[ChatDocument]], text: str, form: AnswerFormat, call: Call
     ) -> tuple[str, Boundaries | None]:
         """Return the prompt, and the boundaries of the documents if the chat template renders them."""
-        given = call.documents
+        texts = call.documents
         contents = [message["content"] for message in messages]
-        written = given is not None and all(any(text in content for content in contents) for text in given)
-        if not self.lm.chat_template or written or (given is None and not blocks):
+        written = texts is not None and all(any(text in content for content in contents) for text in texts)
+        if not self.lm.chat_template or written or (texts is None and not blocks):
             return text, None
-        if given is None:
+        if texts is None:
             bare, documents = join_parts(replace_documents(messages)), blocks[0]
         else:
-            bare, documents = join_parts(messages), [ChatDocument("", document) for document in given]
+            bare, documents = join_parts(messages), [ChatDocument("", document) for document in texts]
         chat_text = partial(self.lm.chat_text, form.with_instruction(bare), form.tools)
-        return render_if_absent(chat_text, documents, bare if given else ()) or (text, None)
+        return render_if_absent(chat_text, documents, bare if texts else ()) or (text, None)
 
-    def _to_result(self, generation: Generation, prepared: PreparedChat) -> ChatResult:
+    def _to_result(self, generation: Generation, prepared: PreparedCall) -> ChatResult:
         content, calls = prepared.form.read(generation.text)
         answer = answer_message(content, calls, **self._metadata(generation, prepared, calls))
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
     def _make_last_chunk(
-        self, generation: Generation, prepared: PreparedChat, growing: GrowingAnswer
+        self, generation: Generation, prepared: PreparedCall, growing: GrowingAnswer
     ) -> ChatGenerationChunk:
         content, calls = prepared.form.read(generation.text)
         return ChatGenerationChunk(
             message=last_chunk(growing.rest(content), calls, **self._metadata(generation, prepared, calls))
         )
 
-    def _metadata(self, generation: Generation, prepared: PreparedChat, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        details = self._answer_details(generation, prepared.form)
+    def _metadata(self, generation: Generation, prepared: PreparedCall, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        details = prepared.details(generation)
         if calls:
             details["finish_reason"] = "tool_calls"
         metadata = {"model_name": self.model_id, **details}

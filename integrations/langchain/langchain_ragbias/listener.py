@@ -12,7 +12,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -26,9 +26,10 @@ from langchain_core.runnables.config import ensure_config
 from langchain_core.tracers.context import register_configure_hook
 from langchain_core.vectorstores import VectorStore
 
+from ragbias.boundaries import Boundaries, Segmenter, locate
 from ragbias.boundaries.sources import MAX_AGE, document_texts, merge_fields
 from ragbias.errors import MissingDocumentsWarning
-from ragbias.frameworks import LastReports, Retrievals, SearchWatch
+from ragbias.frameworks import LastReports, LocatedDocuments, Retrievals, SearchWatch
 
 MAX_DOCUMENTS = 2000  # maximum size of a list in a chain; a longer list is a corpus, not a retrieval
 MAX_TREES = 1024  # maximum number of run trees; a run with an unfinished stream may never end
@@ -327,6 +328,33 @@ _search_watch = SearchWatch(
     ("invoke", "ainvoke"),
     lambda: listener.retrievals.enter_task(),
 )
+
+
+def locate_documents(
+    prompt: str,
+    documents: Sequence[str] | None,
+    segmenter: Segmenter | None,
+    parent_run_id: UUID | None,
+    artifacts: Sequence[Sequence[str]] = (),
+    boundaries: Boundaries | None = None,
+) -> LocatedDocuments:
+    """Locate the documents in a rendered prompt: those of the call, of its run, or of recent retrievals.
+
+    Args:
+        artifacts: the documents' texts for each message with documents, the latest message first.
+        boundaries: boundaries of the documents if the chat template rendered them; ``None`` to locate them.
+    """
+    tree = listener.tree(parent_run_id)
+    boundaries = boundaries or locate(
+        prompt,
+        documents=documents,
+        artifacts=artifacts,
+        run=tree.latest_first(),
+        registry=listener.retrievals.registry(),
+        segmenter=segmenter,
+    )
+    boundaries = replace(boundaries, reason="; ".join(filter(None, (boundaries.reason, tree.failure))))
+    return LocatedDocuments(boundaries, bool(tree.failure), listener.end_of_run_registrar(parent_run_id))
 
 
 def install_listener(*, searches: bool = True) -> None:

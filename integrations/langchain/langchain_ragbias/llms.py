@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseRunManager, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 
-from langchain_ragbias.arguments import TypedCalls
+from langchain_ragbias.arguments import TypedCalls, convert_call
 from langchain_ragbias.base import RagBiasModel
-from langchain_ragbias.listener import begin_request, listener, reports
+from langchain_ragbias.listener import begin_request, listener, locate_documents
 from ragbias import Generation
-from ragbias.frameworks import AnswerFormat
+from ragbias.frameworks import PreparedCall
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.generation import Stream, Usage
+from ragbias.generation import Usage
 
 # LangChain's cache distinguishes calls only by ``stop`` and identifying parameters, so these include the arguments.
 _arguments: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
@@ -80,7 +79,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         """Store the last answer's report in the caller's context, also if the answer was cached. Return the result."""
         info = (result.generations[-1][0].generation_info or {}) if result.generations else {}
         if "ragbias" in info:
-            reports.store(self._owner, info["ragbias"])
+            self._store_report(info["ragbias"])
         return result
 
     def _generate(
@@ -91,7 +90,8 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         **kwargs: Any,
     ) -> LLMResult:
         begin_request(run_manager)
-        return self._to_result(self._complete(prompts, stop, run_manager, kwargs))
+        prepared = self._prepare(prompts, stop, run_manager, kwargs)
+        return self._to_result(self._answer(prepared), prepared)
 
     async def _agenerate(
         self,
@@ -101,7 +101,8 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         **kwargs: Any,
     ) -> LLMResult:
         begin_request(run_manager)
-        return self._to_result(await bridge.run(partial(self._complete, prompts, stop, run_manager, kwargs)))
+        prepared = await bridge.run(lambda _: self._prepare(prompts, stop, run_manager, kwargs))
+        return self._to_result(await bridge.run(partial(self._answer, prepared)), prepared)
 
     def _stream(
         self,
@@ -111,13 +112,14 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
         begin_request(run_manager)
-        with self._record_stream(self._open_stream(prompt, stop, run_manager, kwargs)) as stream:
+        (prepared,) = self._prepare([prompt], stop, run_manager, kwargs)
+        with prepared.stream() as stream:
             for piece in stream:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
                     run_manager.on_llm_new_token(piece, chunk=chunk)
                 yield chunk
-            yield GenerationChunk(text="", generation_info=self._make_info(stream.generation))
+            yield GenerationChunk(text="", generation_info=_generation_info(stream.generation, prepared))
 
     async def _astream(
         self,
@@ -127,43 +129,43 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
         begin_request(run_manager)
-        stream = self._record_stream(await bridge.run(lambda _: self._open_stream(prompt, stop, run_manager, kwargs)))
+        (prepared,) = await bridge.run(lambda _: self._prepare([prompt], stop, run_manager, kwargs))
+        stream = prepared.stream()
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
                     await run_manager.on_llm_new_token(piece, chunk=chunk)
                 yield chunk
-        yield GenerationChunk(text="", generation_info=self._make_info(stream.generation))
+        yield GenerationChunk(text="", generation_info=_generation_info(stream.generation, prepared))
 
-    def _complete(
-        self,
-        prompts: list[str],
-        stop: list[str] | None,
-        run_manager: BaseRunManager | None,
-        given: dict[str, Any],
-        cancelled: threading.Event | None = None,
-    ) -> Sequence[Generation]:
-        call = self._merge_arguments(stop, given)
-        # for several prompts, LangChain passes only the run manager of the first one
-        manager = run_manager if len(prompts) == 1 else None
-        requests = [self._prepare_request(prompt, call, self._parent(prompt, manager)) for prompt in prompts]
-        return self.lm.answer(requests, call.settings, cancelled)
+    def _prepare(
+        self, prompts: list[str], stop: list[str] | None, run_manager: BaseRunManager | None, arguments: dict[str, Any]
+    ) -> list[PreparedCall]:
+        call = self._merge_arguments(convert_call({**arguments, "stop": stop}), self.model_id, self.batch_size)
+        prepared = []
+        for prompt in prompts:
+            # for several prompts, LangChain passes only the run manager of the first one
+            if run_manager is not None and len(prompts) == 1:
+                parent = run_manager.parent_run_id
+            else:
+                parent = listener.parent_of_prompt(prompt)
+            located = locate_documents(prompt, call.documents, self.segmenter, parent)
+            prepared.append(self._prepare_call(prompt, call, located))
+        return prepared
 
-    def _open_stream(
-        self, prompt: str, stop: list[str] | None, run_manager: BaseRunManager | None, given: dict[str, Any]
-    ) -> Stream:
-        call = self._merge_arguments(stop, given)
-        request = self._prepare_request(prompt, call, self._parent(prompt, run_manager))
-        return self.lm.stream_answer(request, call.settings)
+    def _answer(self, prepared: list[PreparedCall], cancelled: threading.Event | None = None) -> list[Generation]:
+        requests = [call.request for call in prepared]
+        return self.lm.answer(requests, prepared[0].settings, cancelled) if prepared else []
 
-    def _parent(self, prompt: str, run_manager: BaseRunManager | None) -> UUID | None:
-        return listener.parent_of_prompt(prompt) if run_manager is None else run_manager.parent_run_id
-
-    def _to_result(self, generations: Sequence[Generation]) -> LLMResult:
-        texts = [[TextGeneration(text=answer.text, generation_info=self._make_info(answer))] for answer in generations]
-        usage = sum((answer.usage for answer in generations), Usage(0, 0)).as_dict()
+    def _to_result(self, answers: list[Generation], prepared: list[PreparedCall]) -> LLMResult:
+        texts = [
+            [TextGeneration(text=answer.text, generation_info=_generation_info(answer, call))]
+            for answer, call in zip(answers, prepared, strict=True)
+        ]
+        usage = sum((answer.usage for answer in answers), Usage(0, 0)).as_dict()
         return LLMResult(generations=texts, llm_output={"token_usage": usage, "model_name": self.model_id})
 
-    def _make_info(self, generation: Generation) -> dict[str, Any]:
-        return {**self._answer_details(generation, AnswerFormat()), "usage": generation.usage.as_dict()}
+
+def _generation_info(generation: Generation, prepared: PreparedCall) -> dict[str, Any]:
+    return {**prepared.details(generation), "usage": generation.usage.as_dict()}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from llama_index.core.bridge.pydantic import Field, field_validator
-from llama_index.core.schema import BaseNode, NodeWithScore
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 from pydantic import SkipValidation
 from transformers import GenerationConfig
 
+from ragbias.boundaries.sources import check_reusable, document_texts
 from ragbias.call_site import warn
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import RagBiasOptions, Tool
-from ragbias.generation import GenerationSettings
 from ragbias.generation.arguments import RESERVED, DecodingArguments, rename_max_tokens
 from ragbias.methods import Method
 
@@ -96,31 +96,32 @@ _INSTEAD = {
 _REFUSED = (RESERVED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
 
 
-class Call(NamedTuple):
-    """The merged arguments of a call: the documents, the method, and the settings for generation."""
+def convert_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the arguments of a call, or their defaults, to settings, ``method``, and the texts of ``documents``.
 
-    documents: Documents | None
-    method: str | Method | None
-    settings: GenerationSettings
+    Arguments that are ``None`` are dropped.
 
-
-def merge_arguments(defaults: Mapping[str, Any], call: Mapping[str, Any], stopping_ids: Sequence[int]) -> Call:
-    """Merge the defaults with the arguments of one call, which take precedence unless they are None."""
-    given = {**_supported_arguments(defaults), **_supported_arguments(call), "stop_token_ids": stopping_ids}
-    return Call(given.pop("documents", None), given.pop("method", None), GenerationSettings.from_arguments(given))
-
-
-def _supported_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that have an effect. Raise ``ArgumentError`` for unknown and unsupported arguments."""
+    Raises:
+        ArgumentError: an argument is unknown or not supported.
+    """
     known = [*CompletionArguments.__annotations__, *GenerationConfig().to_dict()]
-    supported = {name: value for name, value in arguments.items() if value is not None and name != "pad_token_id"}
-    for name, value in list(supported.items()):
+    converted = {name: value for name, value in arguments.items() if value is not None and name != "pad_token_id"}
+    for name, value in list(converted.items()):
         if name in _FIXED:
-            if supported.pop(name) != _FIXED[name]:
+            if converted.pop(name) != _FIXED[name]:
                 raise ArgumentError(f"{name}={value!r} is not supported; only {name}={_FIXED[name]!r}; leave it out")
         elif name in _REFUSED:
             instead = _INSTEAD.get(name, "leave it out")
             raise ArgumentError(f"{name} is not an argument, because RagBiasLLM sets it; {instead}")
-    check_names(supported, known, known)
-    rename_max_tokens(supported)
-    return supported
+    check_names(converted, known, known)
+    rename_max_tokens(converted)
+    if "documents" in converted:
+        check_reusable(converted["documents"])
+        converted["documents"] = document_texts(converted["documents"], _text_for_prompts)
+    return converted
+
+
+def _text_for_prompts(document: Any) -> Any:
+    """Return a node's text as LlamaIndex prints it in prompts. Return other documents unchanged."""
+    node = getattr(document, "node", document)
+    return node.get_content(metadata_mode=MetadataMode.LLM) if isinstance(node, BaseNode) else document

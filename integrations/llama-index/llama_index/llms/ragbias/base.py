@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, TypeVar
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
 from llama_index.core.base.llms.types import (
@@ -19,53 +20,54 @@ from llama_index.core.base.llms.types import (
     LLMMetadata,
     MessageRole,
 )
-from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from llama_index.core.bridge.pydantic import Field, PrivateAttr, field_validator, model_validator
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools.types import BaseTool
-from llama_index.llms.ragbias import arguments, listener
+from llama_index.llms.ragbias import listener
 from llama_index.llms.ragbias import messages as conversation
-from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments, RagBiasLLMOptions, context_window
-from llama_index.llms.ragbias.listener import reports
-from llama_index.llms.ragbias.requests import PreparedCall, Reply, aanswer, astream
-from pydantic import SkipValidation
+from llama_index.llms.ragbias.arguments import (
+    ChatArguments,
+    CompletionArguments,
+    RagBiasLLMOptions,
+    context_window,
+    convert_arguments,
+)
+from llama_index.llms.ragbias.messages import Reply
 from typing_extensions import Unpack
 
-from ragbias import DocumentCache, methods
-from ragbias.boundaries import Boundaries, Segmenter
-from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import (
     AnswerFormat,
+    Call,
     ChatDocument,
-    LanguageModel,
+    FrameworkModel,
+    GrowingAnswer,
+    LastReports,
     MissingDocuments,
-    OnMissing,
-    Owner,
+    PreparedCall,
     StopStrings,
     Tool,
     UnsupportedToolsError,
     answer_format,
-    open_model,
     rename_arguments,
     render_if_absent,
-    report_errors,
     supports_tools,
-    with_messages,
     with_options,
 )
-from ragbias.generation.arguments import SAMPLING
-from ragbias.methods import Method
+from ragbias.frameworks import asyncio_bridge as bridge
 
 _DICTS = ("model_kwargs", "generate_kwargs", "tokenizer_kwargs")
 _LISTS = ("stop", "stopping_ids", "tokenizer_outputs_to_remove")
 NONE_IS_EMPTY = _DICTS + _LISTS
 OTHER_NAMES = {"model": "model_name", "model_id": "model_name", "max_tokens": "max_new_tokens"}
+Response = TypeVar("Response")
+Respond = Callable[[Reply], Response]
 
 
-class RagBiasLLM(FunctionCallingLLM):
+class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
     """A local Hugging Face model that answers without position bias over the retrieved documents.
 
     It replaces ``HuggingFaceLLM``. The retriever, prompts and synthesizers do not change. The retrieved documents are
@@ -86,46 +88,22 @@ class RagBiasLLM(FunctionCallingLLM):
         RagBiasError: a method, model, argument or prompt is invalid. See the subclass and the message.
     """
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    model_config = FrameworkModel.model_config
 
-    model_name: str = Field(
-        default="", description="Hub name, path, 'tiny' for the embedded model, or the model's name at `base_url`."
-    )
-    method: str | Method | None = Field(
-        default=None, description="Method: a name or an instance. None: the server's or the best measured method."
-    )
-    max_new_tokens: int = Field(default=256, description="Maximum number of tokens in an answer.")
-    temperature: float | None = Field(default=None, description="Sampling temperature; 0 or None is greedy.")
-    stop: StopStrings = Field(default_factory=list, description="Strings that end an answer.")
-    logprobs: bool = Field(
-        default=False, description="Whether to return each token's log-probability, in `logprobs` and in `raw`."
-    )
-    model_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for loading the model.")
-    on_missing: OnMissing = Field(
-        default="warn", description="Reaction if expected documents are missing from the prompt."
-    )
-    segmenter: SkipValidation[Segmenter | None] = Field(
-        default=None,
-        description="Segmenter that finds documents: a separator, an re.Pattern, or a function of the prompt.",
-    )
-    document_cache: DocumentCache | None = Field(
-        default=None, exclude=True, repr=False, description="Cache for computed documents."
-    )
-    context_window: int | None = Field(
-        default=None, gt=0, description="Maximum number of tokens in prompt and answer; None uses the model's."
-    )
-    is_chat_model: bool | None = Field(default=None, description="Default: true if the model has a chat template.")
-    lm: LanguageModel = Field(default=cast(Any, None), exclude=True, repr=False, description="The loaded model.")
-    base_url: str | None = Field(
-        default=None,
-        description="Address of a server of `ragbias serve`; needs `pip install 'llama-index-llms-ragbias[remote]'`.",
-    )
-    options: RagBiasLLMOptions = Field(
-        default_factory=RagBiasLLMOptions,
-        description="Rarely needed settings. Each is also a keyword argument of the constructor, e.g. `top_p=0.9`.",
-    )
+    model_name: str = ""
+    """A hub name, a path, ``"tiny"`` for the embedded model, or the model's name at ``base_url``."""
+    max_new_tokens: int = 256
+    """Maximum number of tokens in an answer. ``max_tokens`` is an alias."""
+    stop: StopStrings = Field(default_factory=list)
+    """Strings that end the answer and are not part of it."""
+    context_window: int | None = Field(default=None, gt=0)
+    """Maximum number of tokens in prompt and answer. ``None`` uses the model's."""
+    is_chat_model: bool | None = None
+    """Whether the model answers chats. By default, true if the model has a chat template."""
+    options: RagBiasLLMOptions = Field(default_factory=RagBiasLLMOptions)
+    """Rarely needed settings. Each is also a keyword argument of the constructor, e.g. ``top_p=0.9``."""
 
-    _owner: Owner = PrivateAttr(default_factory=Owner)
+    _reports: ClassVar[LastReports] = listener.reports
     _missing: MissingDocuments = PrivateAttr(
         default_factory=lambda: MissingDocuments(
             "If LlamaIndex passes the documents to several calls, use response_mode='compact' or a larger "
@@ -141,14 +119,12 @@ class RagBiasLLM(FunctionCallingLLM):
     def _accept_stock_arguments(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        given = {name: value for name, value in values.items() if value is not None or name not in NONE_IS_EMPTY}
-        given = rename_arguments(given, OTHER_NAMES, {**cls.model_fields, **RagBiasLLMOptions.model_fields})
-        kwargs = given.get("model_kwargs")
+        fields = {name: value for name, value in values.items() if value is not None or name not in NONE_IS_EMPTY}
+        fields = rename_arguments(fields, OTHER_NAMES, {**cls.model_fields, **RagBiasLLMOptions.model_fields})
+        kwargs = fields.get("model_kwargs")
         if isinstance(kwargs, dict) and "device" in kwargs:
-            given["device_map"] = None
-        return with_options(given, RagBiasLLMOptions)
-
-    _report_errors = model_validator(mode="wrap")(report_errors)
+            fields["device_map"] = None
+        return with_options(fields, RagBiasLLMOptions)
 
     @field_validator("query_wrapper_prompt", mode="before")
     @classmethod
@@ -158,13 +134,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def model_post_init(self, context: Any, /) -> None:
         """Load the model, and set unset fields from it."""
         super().model_post_init(context)
-        if self.segmenter is not None:
-            check_segmenter(self.segmenter)
-        arguments.merge_arguments(self._defaults(), {}, self.options.stopping_ids)
-        loading = {"device_map": self.options.device_map, **self.model_kwargs}
-        self.lm, self.options = open_model(self, "model_name", self.options, self.lm, loading)
-        if not self.model_name:
-            self.model_name = self.lm.name or type(getattr(self.lm, "model", None)).__name__
+        self._open_model("model_name", self.lm, {"device_map": self.options.device_map, **self.model_kwargs})
         self.context_window = context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.chat_template)
@@ -204,60 +174,55 @@ class RagBiasLLM(FunctionCallingLLM):
         """Return the fields that LlamaIndex's events report, and the method."""
         return {**super().to_payload(), "method": str(self.method)}
 
-    @property
-    def last_report(self) -> dict[str, Any] | None:
-        """The report of the last answer in the current thread or task."""
-        return reports.last_report(self._owner)
-
     @llm_completion_callback()
     def complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
         """Answer a prompt. With ``formatted``, no templates are applied to it."""
-        return self._prepare_completion(prompt, formatted, kwargs).answer(Reply.completion)
+        return _answer(self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Answer chat messages."""
-        return self._prepare_chat(messages, kwargs).answer(Reply.chat)
+        return _answer(self._prepare_chat(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseGen:
         """Stream the answer to a prompt. Closing or deleting the generator stops the computation."""
-        return self._prepare_completion(prompt, formatted, kwargs).stream(Reply.completion)
+        return _stream(self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponseGen:
         """Stream the answer to chat messages. Closing or deleting the generator stops the computation."""
-        return self._prepare_chat(messages, kwargs).stream(Reply.chat)
+        return _stream(self._prepare_chat(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
         """Like ``complete``, without blocking the event loop."""
-        return await aanswer(lambda: self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
+        return await _aanswer(lambda: self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Like ``chat``, without blocking the event loop."""
-        return await aanswer(lambda: self._prepare_chat(messages, kwargs), Reply.chat)
+        return await _aanswer(lambda: self._prepare_chat(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseAsyncGen:
         """Like ``stream_complete``, without blocking the event loop."""
-        return await astream(lambda: self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
+        return await _astream(lambda: self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]
     ) -> ChatResponseAsyncGen:
         """Like ``stream_chat``, without blocking the event loop."""
-        return await astream(lambda: self._prepare_chat(messages, kwargs), Reply.chat)
+        return await _astream(lambda: self._prepare_chat(messages, kwargs), Reply.chat)
 
     def _prepare_chat_with_tools(
         self,
@@ -314,31 +279,17 @@ class RagBiasLLM(FunctionCallingLLM):
             return self.lm.chat_text(conversation.to_dicts(messages), tools or None)
         return self.messages_to_prompt(messages)
 
-    def _prepare_prompt(self, text: str, call: Mapping[str, Any], found: Boundaries | None = None) -> PreparedCall:
-        """Prepare a call. Its documents are located now, because the synthesis may end before the stream is read."""
-        given = arguments.merge_arguments(self._defaults(), call, self.options.stopping_ids)
-        method = methods.get(given.method, self.lm.name)
-        found = found or listener.locate_documents(text, given.documents, self.segmenter)
-        request = self.lm.prepare(text, boundaries=found, method=method)
-        if method.needs_documents and not listener.is_extracting():
-            self._missing.check(
-                request,
-                self.on_missing,
-                documents=given.documents,
-                segmenter=self.segmenter,
-                at_end=listener.end_of_run_registrar(),
-            )
-        return PreparedCall(self._owner, self.lm, request, given.settings)
-
-    def _prepare_completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
+    def _prepare_completion(self, prompt: str, formatted: bool, arguments: Mapping[str, Any]) -> PreparedCall:
+        call = self._merge_arguments(convert_arguments(arguments), self.lm.name)
         if not formatted and self._completes_by_chat:
             return self._prepare_conversation([ChatMessage(content=prompt)], call, AnswerFormat())
-        return self._prepare_prompt(self._completion_prompt(prompt, formatted), call)
+        prompt = self._completion_prompt(prompt, formatted)
+        return self._prepare_call(prompt, call, listener.locate_documents(prompt, call.documents, self.segmenter))
 
-    def _prepare_chat(self, messages: Sequence[ChatMessage], call: Mapping[str, Any]) -> PreparedCall:
-        call = dict(call)
-        tools = call.pop("tools", None) or ()
-        parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
+    def _prepare_chat(self, messages: Sequence[ChatMessage], arguments: Mapping[str, Any]) -> PreparedCall:
+        arguments = dict(arguments)
+        tools = arguments.pop("tools", None) or ()
+        parallel, required = arguments.pop("parallel_tool_calls", True), arguments.pop("tool_required", False)
         if tools and not (self._template_supports_tools and self._uses_chat_template):
             raise ArgumentError(
                 f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
@@ -348,40 +299,67 @@ class RagBiasLLM(FunctionCallingLLM):
             form = answer_format(self.lm, tools, "required" if tools and required else None)
         except UnsupportedToolsError:  # the call cannot be forced, but the model may write it
             form = answer_format(self.lm, tools)
-        return replace(self._prepare_conversation(messages, call, form), parallel=parallel)
+        call = self._merge_arguments(convert_arguments(arguments), self.lm.name)
+        return self._prepare_conversation(messages, call, replace(form, parallel=parallel))
 
-    def _prepare_conversation(
-        self, messages: Sequence[ChatMessage], call: Mapping[str, Any], form: AnswerFormat
-    ) -> PreparedCall:
+    def _prepare_conversation(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
+        """Prepare a conversation. Its documents are located now, as the synthesis may end before a stream is read."""
         messages = conversation.with_system_prompt(messages, self.system_prompt)
-        text, call, found = self._render_documents(messages, call, form.tools)
-        prepared = self._prepare_prompt(text + form.beginning, call, found)
-        request = prepared.request
-        if self._uses_chat_template:
-            request = with_messages(request, conversation.to_dicts(messages), form)
-        settings = replace(prepared.settings, keep_special=form.keep_special)
-        return replace(prepared, request=request, form=form, settings=settings)
-
-    def _render_documents(
-        self, messages: Sequence[ChatMessage], call: Mapping[str, Any], tools: Sequence[Tool]
-    ) -> tuple[str, Mapping[str, Any], Boundaries | None]:
-        """Return the prompt, the call, and the boundaries of the documents if the chat template renders them.
-
-        If the call has no documents, the returned call has the documents in content blocks.
-        """
-        given = call.get("documents")
-        if given is None:
-            bare, documents = conversation.split_off_documents(messages)
-            call = {**call, "documents": [str(document) for document in documents] or None}
+        if call.documents is None:
+            bare, blocks = conversation.split_off_documents(messages)
+            documents, texts = blocks, tuple(map(str, blocks)) or None
         else:
-            bare, documents = list(messages), [ChatDocument("", text) for text in listener.texts_for_prompts(given)]
-        turns = conversation.to_dicts(bare)
-        chat_text = partial(self.lm.chat_text, turns, tools or None)
-        rendered = render_if_absent(chat_text, documents, turns if given else ()) if self._uses_chat_template else None
-        text, found = rendered or (self._chat_prompt(messages, tools), None)
-        return text, call, found
+            bare, texts = messages, call.documents
+            documents = [ChatDocument("", text) for text in texts]
+        bare_turns, turns, rendered = conversation.to_dicts(bare), None, None
+        if self._uses_chat_template:
+            turns = conversation.to_dicts(messages)
+            chat_text = partial(self.lm.chat_text, bare_turns, form.tools or None)
+            rendered = render_if_absent(chat_text, documents, bare_turns if call.documents else ())
+        text, boundaries = rendered or (self._chat_prompt(messages, form.tools), None)
+        prompt = text + form.beginning
+        located = listener.locate_documents(prompt, texts, self.segmenter, boundaries)
+        return self._prepare_call(prompt, replace(call, documents=texts), located, form, turns)
 
-    def _defaults(self) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in ("method", "max_new_tokens", "temperature", "stop", "logprobs")}
-        options = {name: getattr(self.options, name) for name in SAMPLING if name not in fields}
-        return {**fields, **options, **self.options.generate_kwargs}
+    def _call_defaults(self) -> dict[str, Any]:
+        defaults = convert_arguments({**super()._call_defaults(), **self.options.generate_kwargs})
+        return {**defaults, "stop_token_ids": self.options.stopping_ids}
+
+
+def _answer(prepared: PreparedCall, respond: Respond[Response]) -> Response:
+    return respond(Reply.of(prepared, prepared.answer()))
+
+
+async def _aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> Response:
+    """Prepare a call and answer it, both outside the event loop."""
+    prepared = await bridge.run(lambda _: prepare())
+    return respond(Reply.of(prepared, await bridge.run(prepared.answer)))
+
+
+def _stream(prepared: PreparedCall, respond: Respond[Response]) -> Generator[Response, None, None]:
+    """Stream the answer. Errors of the request are raised here, before the first piece is read."""
+    stream, growing = prepared.stream(), GrowingAnswer(prepared.form)
+
+    def chunks() -> Generator[Response, None, None]:
+        with closing(stream):
+            for piece in stream:
+                if delta := growing.add(piece):
+                    yield respond(Reply(growing.shown, delta))
+        yield respond(Reply.of(prepared, stream.generation, growing.shown))
+
+    return chunks()
+
+
+async def _astream(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> AsyncGenerator[Response, None]:
+    """Prepare a call and stream the answer, both outside the event loop."""
+    prepared = await bridge.run(lambda _: prepare())
+    stream, growing = prepared.stream(), GrowingAnswer(prepared.form)
+
+    async def chunks() -> AsyncGenerator[Response, None]:
+        async with aclosing(bridge.pieces(stream)) as pieces:
+            async for piece in pieces:
+                if delta := growing.add(piece):
+                    yield respond(Reply(growing.shown, delta))
+        yield respond(Reply.of(prepared, stream.generation, growing.shown))
+
+    return chunks()

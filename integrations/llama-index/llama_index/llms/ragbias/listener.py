@@ -31,11 +31,11 @@ from llama_index.core.response_synthesizers import Accumulate, Refine
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TransformComponent
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
 from llama_index.core.workflow import Workflow
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from ragbias.boundaries import Boundaries, Registry, Segmenter, locate
-from ragbias.boundaries.sources import check_reusable, current_documents, document_texts
-from ragbias.frameworks import LastReports, Retrievals, SearchWatch
+from ragbias.boundaries.sources import current_documents
+from ragbias.frameworks import LastReports, LocatedDocuments, Retrievals, SearchWatch
 
 reports = LastReports("ragbias_llama_index_reports")
 MAX_RUNS = 1024  # maximum number of unfinished runs, and of documents that join retrieved texts
@@ -64,7 +64,7 @@ _extraction: ContextVar[str | None] = ContextVar("ragbias_llama_index_extraction
 class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     """Record the texts of retrieved nodes. Add failures to reports, because the dispatcher ignores exceptions."""
 
-    _retrievals: Retrievals = PrivateAttr(default_factory=partial(Retrievals, CONTEXT_VARIABLE))
+    retrievals: Retrievals = Field(default_factory=partial(Retrievals, CONTEXT_VARIABLE))
     _runs: OrderedDict[str, Ends] = PrivateAttr(default_factory=OrderedDict)
     _runs_with_retrieval: set[str | None] = PrivateAttr(default_factory=set)  # runs that contain a retrieval
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
@@ -89,7 +89,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         if isinstance(instance, BaseExtractor) and not _extraction.get():
             _extraction.set(id_)
         if _is_synthesis(id_):
-            texts, failures = self._record(id_, bound_args.arguments.get("nodes", ()))
+            texts, failures = self.record(id_, bound_args.arguments.get("nodes", ()))
             one_by_one = type(instance) in (Refine, Accumulate)  # but their subclasses combine nodes
             _synthesis.set(Synthesis(id_, texts, failures, _synthesis.get(), one_by_one))
         elif isinstance(instance, BaseLLM) and (read := self._streaming_synthesis()):
@@ -104,9 +104,9 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             with self._state_lock:
                 self._streams[stream] = replace(closed, outer=None)
         if isinstance(result, list) and result and isinstance(result[0], NodeWithScore):
-            self._record(id_, result)
+            self.record(id_, result)
         if isinstance(instance, NodeParser):
-            recent = self._retrievals.registry()
+            recent = self.retrievals.registry()
             for document in bound_args.arguments["nodes"]:
                 content = document.get_content(MetadataMode.NONE)
                 texts = _joined_texts([content], recent)
@@ -134,7 +134,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
 
     def _begin_run(self, id_: str, empty: bool) -> None:
         """Begin a run, whose steps share retrievals and reports. If ``empty`` is true, drop earlier reports."""
-        ends = [self._retrievals.begin(), reports.begin(empty)]
+        ends = [self.retrievals.begin(), reports.begin(empty)]
         with self._state_lock:
             self._runs[id_] = ends
             oldest = next(iter(self._runs)) if len(self._runs) > MAX_RUNS else None
@@ -161,7 +161,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
                     return synthesis
         return None
 
-    def _record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Record the nodes' texts with and without metadata as retrievals. Return texts with metadata, and failures.
 
         If a node's document joins retrieved texts, these texts replace the node, because their order matters.
@@ -185,11 +185,11 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
                 failures.append(f"the listener could not read node {index} of {where}: {type(error).__name__}")
         if texts and (run := _run.get()) in self._runs:
             self._runs_with_retrieval.add(run)
-        self._retrievals.add(texts)
+        self.retrievals.add(texts)
         if bare != texts:
-            self._retrievals.add(bare)
+            self.retrievals.add(bare)
         for failure in failures:
-            self._retrievals.fail(failure)
+            self.retrievals.fail(failure)
         return tuple(text for text in texts if text.strip()), tuple(failures)
 
     def new_span(self, *_args: Any, **_kwargs: Any) -> None:
@@ -222,7 +222,7 @@ _listener: RetrievalSpanHandler | None = None
 def _record_search(result: object) -> None:
     """Record the nodes of a direct query on a vector store."""
     if _listener is not None and isinstance(result, VectorStoreQueryResult) and result.nodes:
-        _listener._record("a direct query-", result.nodes)
+        _listener.record("a direct query-", result.nodes)
 
 
 _search_watch = SearchWatch(
@@ -232,7 +232,7 @@ _search_watch = SearchWatch(
     ("_retrieve", "_aretrieve"),
     _record_search,
     ("retrieve", "aretrieve"),
-    lambda: _listener and _listener._retrievals.enter_task(),
+    lambda: _listener and _listener.retrievals.enter_task(),
 )
 
 
@@ -257,28 +257,14 @@ def install_listener(*, searches: bool = True) -> None:
 
 def uninstall_listener() -> None:
     """Stop recording, and delete all recorded nodes. Later calls need ``documents=`` or ``ragbias.documents``."""
-    with _installing:
-        _detach()
-        _search_watch.uninstall()
-
-
-def _detach() -> None:
     global _listener
     root = get_dispatcher()
-    root.span_handlers = [handler for handler in root.span_handlers if handler is not _listener]
-    if _listener is not None:
-        _listener._retrievals.clear()
-    _listener = None
-
-
-def end_of_run_registrar() -> Callable[[Callable[[], None]], None] | None:
-    """Return a function that registers a check for the end of the current run. Outside a run, return None."""
-    return None if _listener is None else _listener.end_of_run_registrar(_run.get())
-
-
-def is_extracting() -> bool:
-    """Whether a metadata extractor is calling the LLM. By design, its prompts contain only one node."""
-    return _extraction.get() is not None
+    with _installing:
+        root.span_handlers = [handler for handler in root.span_handlers if handler is not _listener]
+        if _listener is not None:
+            _listener.retrievals.clear()
+        _listener = None
+        _search_watch.uninstall()
 
 
 def current_synthesis() -> Synthesis | None:
@@ -288,29 +274,34 @@ def current_synthesis() -> Synthesis | None:
 
 def registry() -> Registry | None:
     """Return the recent retrievals that this context sees; None while the listener is uninstalled."""
-    return None if _listener is None else _listener._retrievals.registry()
+    return None if _listener is None else _listener.retrievals.registry()
 
 
-def locate_documents(text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None) -> Boundaries:
-    """Locate the documents in a rendered prompt: those of the call, of its synthesis, or of recent retrievals."""
-    given = current_documents() if documents is None else texts_for_prompts(documents)
-    synthesis = current_synthesis()
-    texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
-    recent = registry()
-    retrieved = _joined_texts(texts, recent) or texts
-    found = locate(text, documents=given, run=[retrieved], registry=recent, segmenter=segmenter)
+def locate_documents(
+    prompt: str, documents: Sequence[str] | None, segmenter: Segmenter | None, boundaries: Boundaries | None = None
+) -> LocatedDocuments:
+    """Locate the documents in a rendered prompt: those of the call, of its synthesis, or of recent retrievals.
+
+    ``boundaries`` are those of the documents if the chat template rendered them. A metadata extractor's prompts contain
+    only one node by design, so they are not checked for missing documents.
+    """
+    boundaries = boundaries or _locate(prompt, current_documents() if documents is None else documents, segmenter)
+    at_end = None if _listener is None else _listener.end_of_run_registrar(_run.get())
+    return LocatedDocuments(boundaries, at_end=at_end, checked=_extraction.get() is None)
+
+
+def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter | None) -> Boundaries:
+    synthesis, recent = current_synthesis(), registry()
+    texts, failures = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
+    run = _joined_texts(texts, recent) or texts
+    found = locate(prompt, documents=documents, run=[run], registry=recent, segmenter=segmenter)
     if synthesis and synthesis.one_by_one and found.source == "run" and found.n_found == 1:
         found = replace(found, n_expected=1, n_absent=0, reason="")
-    expected = found.n_expected + (len(unread) if given is None and found.source in ("run", "none") else 0)
+    n_unread = len(failures) if documents is None and found.source in ("run", "none") else 0
     if found.source == "none" and _listener is not None:
-        unread = unread or (_listener._retrievals.failure(),)
-    return replace(found, n_expected=expected, reason="; ".join(filter(None, (found.reason, *unread))))
-
-
-def texts_for_prompts(documents: Sequence[Any]) -> tuple[str, ...]:
-    """Return the texts of a call's documents as LlamaIndex prints them in prompts."""
-    check_reusable(documents)
-    return document_texts(documents, _text_for_prompts)
+        failures = failures or (_listener.retrievals.failure(),)
+    reason = "; ".join(filter(None, (found.reason, *failures)))
+    return replace(found, n_expected=found.n_expected + n_unread, reason=reason)
 
 
 def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
@@ -323,9 +314,3 @@ def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str
         if len(inside) > 1:
             return inside
     return ()
-
-
-def _text_for_prompts(document: Any) -> Any:
-    """Return a node's text for prompts. Return other documents unchanged."""
-    node = getattr(document, "node", document)
-    return node.get_content(metadata_mode=MetadataMode.LLM) if isinstance(node, BaseNode) else document

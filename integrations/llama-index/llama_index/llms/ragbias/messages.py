@@ -1,10 +1,11 @@
-"""Convert LlamaIndex's messages and tools to the format of chat templates, and parse tool calls in answers."""
+"""Convert LlamaIndex's messages and tools to the format of chat templates, and answers to LlamaIndex's responses."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from llama_index.core.base.llms.types import (
@@ -12,7 +13,9 @@ from llama_index.core.base.llms.types import (
     ChatMessage,
     ChatResponse,
     CitableBlock,
+    CompletionResponse,
     DocumentBlock,
+    LogProb,
     MessageRole,
     TextBlock,
     ThinkingBlock,
@@ -21,8 +24,9 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools.types import BaseTool
 
+from ragbias import Generation
 from ragbias.errors import ArgumentError, RagBiasError
-from ragbias.frameworks import AnswerFormat, ChatDocument, Tool, call_id, parse_tool_choice, template_call
+from ragbias.frameworks import ChatDocument, PreparedCall, Tool, call_id, parse_tool_choice, template_call
 
 _ROLES = {
     MessageRole.DEVELOPER: "system",
@@ -114,26 +118,6 @@ def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) 
     return shown, chosen.required
 
 
-def split_tool_calls(
-    form: AnswerFormat, text: str, parallel: bool
-) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:
-    """Return the text, the valid calls (only the first unless ``parallel``), and messages for malformed calls.
-
-    Malformed calls remain in the text.
-    """
-    content, calls = form.read(text)
-    wrong = [call for call in calls if call.error]
-    blocks = [
-        ToolCallBlock(tool_call_id=call_id(), tool_name=call.name, tool_kwargs=call.arguments or {})
-        for call in calls
-        if not call.error
-    ]
-    if wrong:
-        content = "\n".join(part for part in (content, *(call.raw for call in wrong)) if part)
-    errors = tuple(f"{call.name or 'a call'}: {call.error}" for call in wrong)
-    return content, tuple(blocks if parallel else blocks[:1]), errors
-
-
 def call_to_dict(block: ToolCallBlock) -> dict[str, Any]:
     """Convert a tool call to the format of chat templates, with its arguments as a dict."""
     arguments: Any = block.tool_kwargs
@@ -167,3 +151,59 @@ def tool_selections(response: ChatResponse, error_if_none: bool) -> list[ToolSel
             "pydantic_program_mode=PydanticProgramMode.LLM"
         )
     return calls
+
+
+# responses
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A complete answer, or the part of an answer that was streamed so far."""
+
+    text: str
+    delta: str | None = None  # the piece that was streamed last
+    # unset until the answer is complete
+    details: dict[str, Any] | None = None  # usage, finish reason, report and, if requested, log-probabilities
+    calls: tuple[ToolCallBlock, ...] = ()
+    errors: tuple[str, ...] = ()  # of malformed tool calls
+
+    @classmethod
+    def of(cls, prepared: PreparedCall, generation: Generation, shown: str | None = None) -> Reply:
+        """Return a complete answer, and store its report. ``shown`` is the part that was streamed, if any."""
+        text, valid, malformed = prepared.form.read_valid(generation.text)
+        calls = tuple(
+            ToolCallBlock(tool_call_id=call_id(), tool_name=call.name, tool_kwargs=call.arguments or {})
+            for call in valid
+        )
+        errors = tuple(f"{call.name or 'a call'}: {call.error}" for call in malformed)
+        details = {"usage": generation.usage.as_dict(), **prepared.details(generation)}
+        return cls(text, None if shown is None else text[len(shown) :], details, calls, errors)
+
+    def completion(self) -> CompletionResponse:
+        """Return the response to a completion request."""
+        return CompletionResponse(text=self.text, delta=self.delta, **self._fields())
+
+    def chat(self) -> ChatResponse:
+        """Return the response to a chat request.
+
+        The report is not in the message, because LlamaIndex's memories would add it to later prompts. Tool calls are in
+        blocks and, for LlamaIndex's streaming programs, in ``additional_kwargs``.
+        """
+        message = ChatMessage(role=MessageRole.ASSISTANT, content=self.text)
+        fields = self._fields()
+        if self.calls:
+            text = [TextBlock(text=self.text)] if self.text else []
+            calls = {"tool_calls": [call_to_dict(block) for block in self.calls]}
+            message = ChatMessage(role=MessageRole.ASSISTANT, blocks=[*text, *self.calls], additional_kwargs=calls)
+        if self.errors:
+            fields["additional_kwargs"]["invalid_tool_calls"] = list(self.errors)
+        return ChatResponse(message=message, delta=self.delta, **fields)
+
+    def _fields(self) -> dict[str, Any]:
+        if self.details is None:
+            return {"additional_kwargs": {}, "raw": None}
+        names, tokens = ("token", "logprob", "bytes"), None
+        if logprobs := self.details.get("logprobs"):
+            tokens = [[LogProb(**{name: token[name] for name in names})] for token in logprobs["content"]]
+        usage = {**self.details["usage"], "ragbias": self.details["ragbias"]}
+        return {"additional_kwargs": usage, "raw": self.details, "logprobs": tokens}

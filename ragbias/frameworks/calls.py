@@ -1,0 +1,179 @@
+"""The base class of the integrations' models, with the steps of a call: merge, prepare, answer and report."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    SkipValidation,
+    ValidationError,
+    model_validator,
+)
+from typing_extensions import Self
+
+from ragbias import methods
+from ragbias.boundaries import Segmenter
+from ragbias.boundaries.recognisers import check_segmenter
+from ragbias.cache import DocumentCache
+from ragbias.display import validation_message
+from ragbias.errors import ArgumentError
+from ragbias.frameworks.missing_documents import MissingDocuments, OnMissing
+from ragbias.frameworks.options import RagBiasOptions, open_model
+from ragbias.frameworks.remote import LanguageModel
+from ragbias.frameworks.run_state import LastReports, LocatedDocuments, Owner
+from ragbias.frameworks.tool_use import AnswerFormat, with_messages
+from ragbias.generation import Generation, GenerationSettings, Request, Stream
+from ragbias.generation.arguments import SAMPLING
+from ragbias.methods import Method
+
+DEFAULTS = ("stop", "logprobs", "max_tokens", "max_new_tokens", *SAMPLING)  # fields and options that calls override
+NOT_SETTINGS = ("documents", "method")  # arguments of calls that are not settings for generation
+
+
+@dataclass(frozen=True)
+class Call:
+    """The merged arguments of a call: the documents, the method, and the settings for generation."""
+
+    documents: tuple[str, ...] | None
+    method: Method
+    settings: GenerationSettings
+
+
+class FrameworkModel(BaseModel):
+    """Fields and steps that the models of all integrations share.
+
+    A subclass sets ``_reports``, the last reports of the integration's models, and ``_missing``.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
+
+    method: str | Method | None = None
+    """The method, see ``ragbias.methods.get``. ``None`` selects the server's method, or the best measured method."""
+    temperature: float | None = None
+    """Sampling temperature. Without a temperature, answers are greedy."""
+    logprobs: bool = False
+    """Whether to return each token's log-probability before temperature, in OpenAI's format without ``top_logprobs``.
+    LangChain's chat model returns them in ``response_metadata``, its completion model in ``generation_info``, and
+    LlamaIndex's LLM in ``logprobs`` and ``raw``."""
+    model_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments for ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
+    on_missing: OnMissing = "warn"
+    """What to do if expected documents are missing from the prompt: ``"warn"``, ``"raise"`` or ``"ignore"``."""
+    segmenter: SkipValidation[Segmenter | None] = None
+    """Finds documents that no retriever of the framework returned: a separator, an ``re.Pattern``, or a function that
+    takes the prompt and returns spans or texts."""
+    document_cache: DocumentCache | None = Field(default=None, exclude=True, repr=False)
+    """Cache of computed documents, for methods that can reuse them."""
+    lm: LanguageModel = Field(default=cast(Any, None), exclude=True, repr=False)
+    """The loaded model."""
+    base_url: str | None = None
+    """Address of a server of ``ragbias serve``; needs the extra ``remote`` of the integration's package."""
+    options: RagBiasOptions = Field(default_factory=RagBiasOptions)
+    """Rarely needed settings. Each is also a keyword argument of the constructor, e.g. ``top_p=0.9``."""
+
+    _reports: ClassVar[LastReports]
+    _missing: MissingDocuments = PrivateAttr()
+    _owner: Owner = PrivateAttr(default_factory=Owner)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _report_errors(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Validate the fields, but raise ``ArgumentError`` instead of ``ValidationError``."""
+        try:
+            return handler(values)
+        except ValidationError as error:
+            raise ArgumentError(validation_message(error)) from None
+
+    @property
+    def last_report(self) -> dict[str, Any] | None:
+        """The report of the last request in this thread or task: the method that ran, and the documents."""
+        return self._reports.last_report(self._owner)
+
+    def _store_report(self, report: dict[str, Any]) -> None:
+        self._reports.store(self._owner, report)
+
+    def _open_model(self, name_field: str, lm: LanguageModel | None, model_kwargs: Mapping[str, Any]) -> None:
+        """Check the fields, then set ``lm``, and the fields that the user did not set. See ``open_model``."""
+        if self.segmenter is not None:
+            check_segmenter(self.segmenter)
+        defaults = self._call_defaults().items()
+        GenerationSettings.from_arguments({name: value for name, value in defaults if name not in NOT_SETTINGS})
+        self.lm, self.options = open_model(self, name_field, self.options, lm, model_kwargs)
+        if not getattr(self, name_field):
+            setattr(self, name_field, self.lm.name or type(getattr(self.lm, "model", None)).__name__)
+
+    def _call_defaults(self) -> dict[str, Any]:
+        """Return the settings for generation in the fields and options."""
+        owners = (self, self.options)
+        return {name: getattr(owner, name) for name in DEFAULTS for owner in owners if name in type(owner).model_fields}
+
+    def _merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> Call:
+        """Merge the model's fields with the arguments of a call, which take precedence."""
+        merged = {"method": self.method, **self._call_defaults(), **arguments}
+        documents, method = merged.pop("documents", None), methods.get(merged.pop("method"), model_name)
+        return Call(documents, method, GenerationSettings.from_arguments(merged, batch_size))
+
+    def _prepare_call(
+        self,
+        prompt: str,
+        call: Call,
+        located: LocatedDocuments,
+        form: AnswerFormat | None = None,
+        messages: Sequence[dict[str, Any]] | None = None,
+    ) -> PreparedCall:
+        """Prepare the request for a rendered prompt, and check for missing documents.
+
+        Args:
+            form: format of the answer to a conversation. The prompt ends with its ``beginning``.
+            messages: the conversation, for a server, which renders the chat template itself.
+        """
+        form = form or AnswerFormat()
+        request = self.lm.prepare(prompt, boundaries=located.boundaries, method=call.method)
+        if call.method.needs_documents and located.checked:
+            self._missing.check(
+                request,
+                self.on_missing,
+                documents=call.documents,
+                segmenter=self.segmenter,
+                suspected=located.suspected,
+                at_end=located.at_end,
+            )
+        if messages is not None:
+            request = with_messages(request, messages, form)
+        return PreparedCall(self, request, replace(call.settings, keep_special=form.keep_special), form)
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """A prepared call of a model: the request, the settings for generation, and the format of the answer."""
+
+    llm: FrameworkModel
+    request: Request
+    settings: GenerationSettings
+    form: AnswerFormat
+
+    def answer(self, cancelled: threading.Event | None = None) -> Generation:
+        """Answer the request. The computation stops at the next token when ``cancelled`` is set."""
+        return self.llm.lm.answer([self.request], self.settings, cancelled)[0]
+
+    def stream(self) -> Stream:
+        """Open a stream, and store its report at once, because the caller may close it early."""
+        stream = self.llm.lm.stream_answer(self.request, self.settings)
+        self.llm._store_report(stream.report.as_dict())
+        return stream
+
+    def details(self, generation: Generation) -> dict[str, Any]:
+        """Return finish reason, report and log-probabilities of an answer. Also store its report."""
+        report = generation.report.as_dict()
+        self.llm._store_report(report)
+        details = {"finish_reason": generation.finish_reason, "ragbias": report}
+        logprobs = self.form.logprobs(self.llm.lm, generation)
+        return details if logprobs is None else {**details, "logprobs": logprobs}
