@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BUDGETS = {  # lines; raise them where a feature is worth it
+BUDGETS = {  # lines; raise them in the commit of a feature that is worth it
     "ragbias": 26_000,
     "integrations/langchain": 1_970,
     "integrations/llama-index": 1_530,
@@ -89,14 +89,8 @@ def lines_by_package() -> dict[str, int]:
 
 
 def run(*command: str) -> str:
-    """Return what a Python process prints; exit with a remedy if a package is not installed."""
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT)
-    if "ModuleNotFoundError" in done.stderr:
-        reason = done.stderr.strip().splitlines()[-1]
-        sys.exit(f"{reason}; run it with the environment's Python: .venv/bin/python tests/packaging/figures.py")
-    if done.returncode:
-        sys.exit(done.stderr)
-    return done.stdout
+    """Return what a Python process prints."""
+    return subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True).stdout
 
 
 def modules_of(framework: str, source: str) -> list[str]:
