@@ -1,53 +1,49 @@
-"""All methods, one per file. ``parsing`` creates methods from text, and loads methods of other distributions."""
+"""All methods, one per file. ``parsing`` creates methods from text, and loads methods of other distributions.
+
+To add a method, import its class below as in ``import Pine as Pine``, which exports it, and list it in ``METHODS``.
+"""
 
 from __future__ import annotations
 
-from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding
-from ragbias.methods.attention_sorting import AttentionSorting
-from ragbias.methods.base import (
-    AttentionCall,
-    AttentionMethod,
-    DocumentScorer,
-    JointMethod,
-    Method,
-    Ranking,
-    ReorderingMethod,
-    SequenceCall,
-    SequenceLayout,
-)
-from ragbias.methods.canonical_order import CanonicalOrder
-from ragbias.methods.channel_scaling import ChannelScaling
-from ragbias.methods.compose import Compose
-from ragbias.methods.in_context_reranking import InContextReranking
-from ragbias.methods.long_context_reorder import LongContextReorder
-from ragbias.methods.mixture import Mixture
-from ragbias.methods.ms_poe import MsPoE
-from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
-from ragbias.methods.no_positions import NoPositions
-from ragbias.methods.parallel_context_windows import ParallelContextWindows
-from ragbias.methods.parallel_experts import ParallelExperts
-from ragbias.methods.parsing import format_method, get, method_class, method_names, parse_methods
-from ragbias.methods.permutation_vote import PermutationVote
-from ragbias.methods.pine import Pine
-from ragbias.methods.plain import NoMethod, Segmented
-from ragbias.methods.position_interpolation import PositionInterpolation
-from ragbias.methods.profiles import Profile
-from ragbias.methods.rotor import RoToR
-from ragbias.methods.segments import SegmentMethod
-from ragbias.methods.self_extend import SelfExtend
-from ragbias.methods.siw import SIW
-from ragbias.methods.structured_prompting import StructuredPrompting
+from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding as AdaptiveParallelEncoding
+from ragbias.methods.attention_sorting import AttentionSorting as AttentionSorting
+from ragbias.methods.base import AttentionCall as AttentionCall
+from ragbias.methods.base import AttentionMethod as AttentionMethod
+from ragbias.methods.base import DocumentScorer as DocumentScorer
+from ragbias.methods.base import JointMethod as JointMethod
+from ragbias.methods.base import Method as Method
+from ragbias.methods.base import Ranking as Ranking
+from ragbias.methods.base import ReorderingMethod as ReorderingMethod
+from ragbias.methods.base import SequenceCall as SequenceCall
+from ragbias.methods.base import SequenceLayout as SequenceLayout
+from ragbias.methods.canonical_order import CanonicalOrder as CanonicalOrder
+from ragbias.methods.channel_scaling import ChannelScaling as ChannelScaling
+from ragbias.methods.compose import Compose as Compose
+from ragbias.methods.in_context_reranking import InContextReranking as InContextReranking
+from ragbias.methods.long_context_reorder import LongContextReorder as LongContextReorder
+from ragbias.methods.mixture import Mixture as Mixture
+from ragbias.methods.ms_poe import MsPoE as MsPoE
+from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention as NoInterDocumentAttention
+from ragbias.methods.no_positions import NoPositions as NoPositions
+from ragbias.methods.parallel_context_windows import ParallelContextWindows as ParallelContextWindows
+from ragbias.methods.parallel_experts import ParallelExperts as ParallelExperts
+from ragbias.methods.parsing import format_method as format_method
+from ragbias.methods.parsing import get as get
+from ragbias.methods.parsing import method_class as method_class
+from ragbias.methods.parsing import method_names as method_names
+from ragbias.methods.parsing import parse_methods as parse_methods
+from ragbias.methods.permutation_vote import PermutationVote as PermutationVote
+from ragbias.methods.pine import Pine as Pine
+from ragbias.methods.plain import NoMethod as NoMethod
+from ragbias.methods.plain import Segmented as Segmented
+from ragbias.methods.position_interpolation import PositionInterpolation as PositionInterpolation
+from ragbias.methods.profiles import Profile as Profile
+from ragbias.methods.rotor import RoToR as RoToR
+from ragbias.methods.segments import SegmentMethod as SegmentMethod
+from ragbias.methods.self_extend import SelfExtend as SelfExtend
+from ragbias.methods.siw import SIW as SIW
+from ragbias.methods.structured_prompting import StructuredPrompting as StructuredPrompting
 from ragbias.models.named import PACKAGED, installed
-
-__all__ = [
-    "DEFAULT_METHOD", "METHODS", "SIW", "AdaptiveParallelEncoding", "AttentionCall", "AttentionMethod",
-    "AttentionSorting", "CanonicalOrder", "ChannelScaling", "Compose", "DocumentScorer", "InContextReranking",
-    "JointMethod", "LongContextReorder", "Method", "Mixture", "MsPoE", "NoInterDocumentAttention", "NoMethod",
-    "NoPositions", "ParallelContextWindows", "ParallelExperts", "PermutationVote", "Pine", "PositionInterpolation",
-    "Profile", "Ranking", "ReorderingMethod", "RoToR", "SegmentMethod", "Segmented", "SelfExtend", "SequenceCall",
-    "SequenceLayout", "StructuredPrompting", "default_method", "format_method", "get", "method_class",
-    "method_names", "parse_methods",
-]  # fmt: skip
 
 DEFAULT_METHOD = Pine.name  # for models without measurements
 METHODS: dict[str, type[Method]] = {
