@@ -1,4 +1,4 @@
-"""Fill the option tables of the command-line reference when the site is built."""
+"""Fill the tables of options and methods in the reference when the site is built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ragbias.cli.methods import HEADINGS, describe_method, format_cells
 from ragbias.methods import METHODS
 
 MARK = re.compile(r"<!-- options: ([\w -]+?) -->")
-ARXIV = re.compile(r"arXiv (\d+\.\d+)")
+METHODS_MARK = "<!-- methods -->"
 BOUNDS = re.compile(r"[\d,]+ to ")
 
 
@@ -48,12 +48,14 @@ def options_table(command: Any) -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace each mark of a page with the table of its command."""
+    """Replace each mark of a page with its table, of a command's options or of the methods."""
+    if METHODS_MARK in markdown:
+        markdown = markdown.replace(METHODS_MARK, methods_table())
     return MARK.sub(lambda mark: options_table(commands()[mark[1]]), markdown)
 
 
 def methods_table() -> str:
-    """Return the table of docs/reference/methods.md, with links to the sources."""
+    """Return the table of this package's methods, with links to the sources."""
     shown = [name for name in HEADINGS if not name.startswith("cost")]
     lines = [shown, ["---"] * len(shown)]
     for row in map(describe_method, METHODS.values()):
@@ -63,8 +65,4 @@ def methods_table() -> str:
             r"arXiv (\d+\.\d+)", r"[\1](https://arxiv.org/abs/\1)", row["source"]
         )
         lines.append([cells[name] for name in shown])
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-if __name__ == "__main__":
-    print(methods_table(), end="")
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
