@@ -38,8 +38,8 @@ class Entry(NamedTuple):
 
     Attributes:
         method: the method as it acts.
-        neutral: the method with parameters that change nothing; None where all do. For methods that lay documents out
-            anew, one document alone is the neutral case.
+        neutral: the method with parameters that change nothing. ``None`` for methods that change nothing if there is
+            only one document, and ``NEVER_NEUTRAL`` for methods that always change something.
         cached: whether generation without a cache gives the same, unless the definition looks at the last token.
     """
 
