@@ -57,6 +57,7 @@ def wheel(request, tmp_path_factory):
         return request.param, names, archive.read(metadata).decode()
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_its_package_alone(wheel):
     package, names, _ = wheel
     assert all(name.startswith(f"{package}/") or ".dist-info/" in name for name in names)
@@ -68,6 +69,7 @@ def test_a_wheel_holds_its_package_alone(wheel):
     assert {name for name in names if ".dist-info/" not in name} == set(tracked.stdout.split())
 
 
+@pytest.mark.slow
 def test_a_wheel_says_what_it_is(wheel):
     _, _, metadata = wheel
     for line in (
@@ -85,6 +87,7 @@ def test_a_wheel_says_what_it_is(wheel):
     assert "Description-Content-Type: text/markdown" in metadata
 
 
+@pytest.mark.slow
 def test_a_description_has_no_relative_link(wheel):
     """The package index shows the description without the repository's files."""
     _, _, metadata = wheel
@@ -99,6 +102,15 @@ def test_all_distributions_carry_the_same_licence_and_version():
     for folder in FOLDERS.values():
         version = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["hatch"]["version"]["path"]
         assert (folder / version).resolve() == ROOT / "ragbias" / "__init__.py"
+
+
+def test_integrations_pin_this_version_of_ragbias():
+    for folder in (folder for folder in FOLDERS.values() if folder != ROOT):
+        about = project(folder)
+        extras = about.get("optional-dependencies", {}).values()
+        requirements = map(Requirement, [*about["dependencies"], *(each for extra in extras for each in extra)])
+        pins = {str(each.specifier) for each in requirements if each.name == "ragbias" and each.specifier}
+        assert pins == {f"=={ragbias.__version__}"}, f"{folder.name} pins another version; see CONTRIBUTING.md, Release"
 
 
 def test_the_command_line_knows_the_modules_of_every_extra():
