@@ -161,6 +161,19 @@ def test_the_page_has_the_figures_of_other_methods():
                 assert f"| {name} | {steps} | {rank} | {rate} | {seeds} | {cells} |" in page
 
 
+def test_the_page_has_the_figures_of_other_prompts_and_models():
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "others.json").read_text())
+    for questions, part in stored.items():
+        for run, (_, mean, best) in compare(part["scores"]).items():
+            if run != "none":
+                method, *training = run.split(":")
+                name = "control" if method == "none" else f"`{method}`" if training else f"`{method}`, no reader"
+                gains = [mean] if "MuSiQue" in questions else [mean, best]
+                cells = " | ".join(f"{gain.estimate:+.2f} ({gain.low:+.2f} to {gain.high:+.2f})" for gain in gains)
+                assert f"| {questions} | {name} | {len(part['scores']['none'])} | {cells} |" in page
+
+
 def test_the_page_has_the_figures_of_the_notes():
     folder = Path(__file__).parents[2] / "docs" / "results"
     page, stored = (
