@@ -80,14 +80,14 @@ class Prompt:
     def from_text(cls, text: str, spans: Sequence[CharSpan], *, strip_numbering: bool = False) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
-        The text between two documents is a separator. If it contains words, they are the header of the next document,
-        such as ``Document [2](Title: ...) ``. If the words are the same in all gaps, they may be a footer instead.
+        Text without words between two documents is a separator. Words between them are the header of the next document,
+        such as ``Document [2](Title: ...)``. If all gaps have the same words, these may be a footer instead.
 
         Each document gets one separator, so that documents can be reordered. If a separator follows the last document,
         each document ends with its separator. Otherwise each document begins with its separator. If the first document
         has none, one is added. Apart from this separator and removed numbers, the text does not change.
 
-        Spans may include or omit headers. Both give the same result if the first header is not ambiguous.
+        Spans may begin at the headers or after them. Both give the same result if it is clear where the first begins.
 
         Args:
             text: the prompt, including the chat template.
@@ -119,7 +119,7 @@ class FlatText(NamedTuple):
 
     @classmethod
     def of(cls, prompt: Prompt, lead: str = "") -> FlatText:
-        """Join the parts of a prompt, without the separator ``lead`` that was added to the first document."""
+        """Join the parts of a split prompt. Leave out ``lead``, the separator that the split added."""
         begin, edges = len(prompt.prefix), prompt.spans
         spans = [(max(begin, left - len(lead)), right - len(lead)) for left, right in edges]
         return cls(prompt.prefix + prompt.text[begin + len(lead) :], spans, lead)
@@ -155,9 +155,8 @@ def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
         if begin >= end:
             raise EmptyDocumentError(f"span ({begin}, {end}) is empty; a span is (begin, end) with begin < end")
         if begin < 0 or (length is not None and end > length):
-            raise SpanError(
-                f"span ({begin}, {end}) lies outside the prompt" + (f" of length {length}" if length else "")
-            )
+            size = f" of length {length}" if length else ""
+            raise SpanError(f"span ({begin}, {end}) lies outside the prompt{size}")
     for left, right in itertools.pairwise(ordered):
         if right[0] < left[1]:
             raise SpanError(f"spans {left} and {right} overlap; every token belongs to one document at most")

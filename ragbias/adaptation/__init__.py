@@ -1,4 +1,8 @@
-"""Train reader adapters. A reader adapter is a small LoRA that acts only on the tokens after the documents."""
+"""Train reader adapters, small LoRAs that act only on the tokens after the documents.
+
+``run`` draws ``examples``, stores the plain model's answers (``teacher``), trains the LoRA (``training``) and compares
+the log-probabilities of answers to held-out questions with and without the LoRA (``receipt``).
+"""
 
 from ragbias import lazy
 

@@ -104,9 +104,7 @@ def _draw(
     if question.gold is not None:
         chosen.append(question.gold)
     rng.shuffle(chosen)
-    ending = random.Random(
-        f"{settings.seed} {question.question}"
-    )  # equal endings let the lesson of a question be reused
+    ending = random.Random(f"{settings.seed} {question.question}")  # always the same, so that the lesson can be reused
     documents = [question.documents[index] for index in chosen]
     prompt = prompt_of(lm, documents, question.question, settings.prompt, ending)
     gold = None if question.gold is None else chosen.index(question.gold)

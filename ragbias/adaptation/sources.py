@@ -38,9 +38,7 @@ def _continuations(passages: Sequence[str], rng: random.Random) -> list[Question
         begin = rng.randrange(len(words) - MIN_WORDS + 1)
         quoted = " ".join(words[begin : begin + QUOTED_WORDS])
         answer = " ".join(words[begin + QUOTED_WORDS : begin + QUOTED_WORDS + ANSWER_WORDS])
-        others = rng.sample(
-            [other for other in passages if other != passage], min(MAX_OTHER_PASSAGES, len(passages) - 1)
-        )
-        texts = (passage, *others)
+        others = [other for other in passages if other != passage]
+        texts = (passage, *rng.sample(others, min(MAX_OTHER_PASSAGES, len(passages) - 1)))
         questions.append(Question(f'Which words follow "{quoted}" in the text?', texts, (answer,), gold=0))
     return questions

@@ -27,7 +27,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _rows_of(tile, GROUP: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr):  # noqa: N803
-    """Return query heads (one number unless packed), the key head, the queries, and a mask of existing rows."""
+    """Return a tile's query heads (a scalar unless ``PACKED``), key head, query indices, and the mask of valid rows."""
     rows = tl.load(tile + 2) + tl.arange(0, BLOCK_M)
     if PACKED:
         key_head = tl.program_id(1).to(tl.int64)

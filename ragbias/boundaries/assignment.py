@@ -67,7 +67,7 @@ def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> lis
     ``documents`` may list a document twice. If an occurrence is left over, the choice is ambiguous in these cases:
 
     - Documents overlap, and no line break or tab outside the documents separates all chosen occurrences.
-    - Occurrences of several documents are left over, or only a separator is between one of them and the others.
+    - Occurrences of several documents are left over, or one of them is next to the chosen ones, after a separator.
     - Different separators join the chosen occurrences.
     """
     named = Counter(documents)
@@ -92,7 +92,7 @@ def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> lis
 
 
 def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
-    """Whether long documents partly overlap, or are nested while ``rest`` contains a known document."""
+    """Whether long documents partly overlap, or one contains another while ``rest`` has copies of known documents."""
     long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     left_over = not known.keys().isdisjoint(_documents(rest))
     last: Occurrence | None = None
@@ -136,7 +136,7 @@ def _is_block(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
 
 
 def _distinct_separator(text: str, occurrences: Sequence[Occurrence]) -> str:
-    """Return the text between neighbours, or an empty string if the gaps differ or a document contains the text."""
+    """Return the separator of the occurrences, or "" if it is not the same everywhere or occurs inside a document."""
     separator, *others = {text[left.end : right.begin] for left, right in pairwise(occurrences)} or {""}
     return "" if others or any(separator in text[o.begin : o.end] for o in occurrences) else separator
 
@@ -240,7 +240,7 @@ def is_in_sentence(text: str, occurrence: Occurrence) -> bool:
 
 
 def _mark_margins(text: str, assigned: list[Occurrence]) -> list[Occurrence] | None:
-    """Set the margins if documents differ in leading or trailing white space, unless they are quoted.
+    """Record in ``margins`` whether documents differ in leading or trailing white space, unless they are quoted.
 
     Return ``None`` if documents differ only in this white space.
     """
@@ -310,7 +310,7 @@ class _ContiguousSearch:
         return sorted([anchor, *first, *second])
 
     def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
-        """Return the longest sequence of remaining documents after ``start`` (``step=1``) or before it (-1)."""
+        """Return the longest sequence of unused documents after ``start`` (``step=1``) or before it (-1)."""
         best: list[Occurrence] = []
         path: list[Occurrence] = []
         left, total = left.copy(), left.total()

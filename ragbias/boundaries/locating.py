@@ -201,13 +201,13 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
     documents = set(chain.from_iterable(retrievals))
     occurrences = {document: some for document, some in occurrences.items() if document in documents}
     is_capped = any(is_long(document) and len(some) >= MAX_OCCURRENCES for document, some in occurrences.items())
-    in_message = None if is_capped else select_last_message(text, occurrences)
+    in_message = None if is_capped else select_last_message(text, occurrences)  # capped: a prompt of repeated lines
     if in_message is None:
         return Boundaries((), source, len(occurrences), UNCLEAR)
     if any(isinstance(document, KnownText) for document in documents):  # retrievals of plain strings may be questions
         retrievals = [r for r in retrievals if in_message.keys() >= set(r) or any(isinstance(t, KnownText) for t in r)]
     candidates = [retrieval for retrieval in retrievals if not in_message.keys().isdisjoint(retrieval)]
-    if not candidates:
+    if not candidates:  # e.g. a prompt that only asks for search terms
         n_documents = _merge_counts(retrievals).total()
         reason = f"none of the {n_documents} documents {ORIGIN[source]} appears verbatim in the prompt"
         return Boundaries((), "none", n_documents, reason)
@@ -225,7 +225,7 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
         missing &= Counter({name: sum(not o.is_in(spans) for o in occurrences_of(text, name)) for name in missing})
     unknown = [document for document in missing.elements() if document not in occurrences]
     n_absent = count_absent(text, unknown, whole)
-    n_lost = 0 if source == "registry" else len(unknown)
+    n_lost = 0 if source == "registry" else len(unknown)  # recent retrievals may belong to other prompts
     n_apart = missing.total() - n_lost
     # the prompt of a grader contains one of the retrieved documents by design
     is_grader = len(whole) == 1 and n_absent == missing.total() and source in ("artifact", "run")
@@ -246,7 +246,7 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
 
 
 def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
-    """Count the documents of the latest retrieval, and those of earlier retrievals that no longer document contains."""
+    """Count the documents of the latest retrieval, and those of earlier ones that occur outside longer documents."""
     latest, *earlier = candidates
     separate = {occurrence.document for occurrence in outermost_occurrences(text, in_message)}
     outside = ([document for document in retrieval if document in separate] for retrieval in earlier)
@@ -284,35 +284,35 @@ def _merge_counts(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
 
 
 def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries | None:
-    """Find the latest recorded retrieval in the prompt. Return ``None`` if its texts may be part of the question."""
+    """Find the latest recorded retrieval in the prompt. Return ``None`` if its texts may belong to the question."""
     documents = set(chain.from_iterable(candidates))
     separate: dict[str, list[Occurrence]] = {document: [] for document in remembered if document in documents}
     every = outermost_occurrences(text, {document: remembered[document] for document in separate})
     for index, occurrence in enumerate(every):
         gaps = gaps_between(text, [other.span for other in every[max(0, index - 1) : index + 2]])
-        is_beside = any(is_separator(gap) and not {"|", ";"}.isdisjoint(gap) for gap in gaps)
+        is_beside = any(is_separator(gap) and not {"|", ";"}.isdisjoint(gap) for gap in gaps)  # ``Due; Paid``
         if is_long(occurrence.document) or is_beside or not is_in_sentence(text, occurrence):
             separate[occurrence.document].append(occurrence)
-    separate = {document: some for document, some in separate.items() if some}
+    separate = {document: some for document, some in separate.items() if some}  # without ``Due`` of ``Is it Due?``
     long = {document for document in separate if is_long(document)}
     retrievals = [
         tuple(name for name in retrieval if name in remembered or (is_long(name) and occurrences_of(text, name)))
         for retrieval in candidates
-        if not long.isdisjoint(retrieval)
+        if not long.isdisjoint(retrieval)  # short texts such as ``yes`` occur in any prompt
     ]
     result = _locate_retrievals(text, retrievals, separate, "registry")
-    if not result.spans:
+    if not result.spans:  # no retrieved text, or an unclear choice
         return None if result.source == "none" else result
     occurrences = [Occurrence(*span, "") for span in result.spans]
     end = message_bounds(text, occurrences)[1]
-    later = {document for document, some in remembered.items() if some[-1].begin >= end}
+    later = {document for document, some in remembered.items() if some[-1].begin >= end}  # in a chat's next turn
     short = (texts for texts in candidates if len(set(texts)) > 1 and later >= set(texts) and long.isdisjoint(texts))
     if texts := next(short, None):
         reason = "a later message contains retrieved texts that are too short to be recognised"
         return Boundaries((), "none", len(texts), reason)
     is_single = len(occurrences) == 1
     ends_line = any(ends_block(text, occurrence) for occurrence in occurrences) or have_same_ends(text, occurrences)
-    if not (is_block(text, occurrences[0]) if is_single else ends_line):
+    if not (is_block(text, occurrences[0]) if is_single else ends_line):  # e.g. ``Is it true that <document>?``
         return None
     others = set(chain.from_iterable(r for r in candidates if not long.isdisjoint(r))) - remembered.keys()
     if not (n_changed := len(others) - count_absent(text, others, occurrences)):

@@ -211,7 +211,7 @@ def precedes_other_blocks(text: str, spans: Sequence[CharSpan]) -> bool:
 
 
 def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
-    """Return functions that a formatter may have applied to all documents. Those in ``whole`` occur verbatim."""
+    """Return functions that a formatter may have applied to all documents. Documents in ``whole`` occur verbatim."""
     missing = [document for document in documents if document not in whole]
     if not missing:
         return []

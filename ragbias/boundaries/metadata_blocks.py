@@ -107,7 +107,7 @@ def _have_equal_space(text: str, spans: Sequence[CharSpan]) -> bool:
 
 
 def _distinct_fields(fields: Sequence[Fields]) -> list[Fields]:
-    """Return each document's metadata without fields that are equal in all documents. Add its index and number."""
+    """Return the metadata fields that differ between documents. Add fields for a document's index and number."""
     names = dict.fromkeys(name for document in fields for name in document)
     alike = {name for name in names if all(document.get(name) == fields[0].get(name) for document in fields)}
     return [

@@ -131,7 +131,7 @@ def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[
 def open_model(
     fields: ModelFields, name_field: str, options: Options, lm: LanguageModel | None, model_kwargs: Mapping[str, Any]
 ) -> tuple[LanguageModel, Options]:
-    """Return ``lm``, open the server at ``base_url``, or load a model. Return the options with the model's settings.
+    """Return the model (``lm``, the server at ``base_url``, or a loaded one), and the options with its settings.
 
     Args:
         fields: the integration's model.

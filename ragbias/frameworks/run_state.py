@@ -322,7 +322,7 @@ class SearchWatch:
 
 @contextmanager
 def _search_scope() -> Iterator[bool]:
-    """Yield whether a search is outermost, and not part of another search."""
+    """Yield whether a search is not part of another search."""
     is_outermost = not _searching.get()
     _searching.set(True)
     try:

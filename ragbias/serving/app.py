@@ -74,12 +74,12 @@ def create_app(
 
     @app.post("/v1/chat/completions", responses=_responses(ChatCompletion), response_model=None)
     async def chat(body: ChatRequest, request: Request) -> Response:
-        """Answer a conversation."""
+        """Answer a conversation, completely or, with ``stream``, as server-sent events."""
         return await _respond(engine, body, request, cache_salt(request, body, settings), metrics)
 
     @app.post("/v1/completions", responses=_responses(Completion), response_model=None)
     async def completions(body: CompletionRequest, request: Request) -> Response:
-        """Continue a text."""
+        """Continue a text, without a chat template."""
         return await _respond(engine, body, request, cache_salt(request, body, settings), metrics)
 
     @app.post("/tokenize")

@@ -164,7 +164,7 @@ def _locate_inserted(render_texts: Callable[[Sequence[str]], str], texts: Sequen
 
 
 def missing_documents(param: str, text: str, documents: Sequence[ChatDocument]) -> ApiError:
-    """Return a 400 response: some of the documents do not occur in ``text``, the value of the field ``param``."""
+    """Return a 400 response that names the documents missing from ``text``, the value of the field ``param``."""
     names = ", ".join(chat_documents.name_absent([document.text for document in documents], text)) or "the documents"
     message = f"{param}: {names} not found; add each document verbatim to one text, or add a user message"
     return bad_request("documents", message, "invalid_documents")

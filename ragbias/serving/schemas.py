@@ -115,7 +115,7 @@ class TemplateOptions(BaseModel):
 
 
 class ArrangedFields(_Fields):
-    """The fields of ragbias. The proxy validates only these."""
+    """The fields that ragbias adds to OpenAI's. The proxy validates only these fields."""
 
     documents: list[AnyDocument] | None = None
     ragbias: RequestOptions | None = None

@@ -144,7 +144,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         return None if tree is None else tree.on_end_without_retrieval.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
-        """Return the id of the parent run of a running completion request with this prompt, if there is one."""
+        """Return the parent run's id of the running completion request with this prompt, or ``None``."""
         with self._lock:
             return next((parent for text, parent in reversed(self._prompts.values()) if text == prompt), None)
 

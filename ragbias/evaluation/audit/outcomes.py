@@ -105,7 +105,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Audit:
-    """Outcomes by method label. The first label is that of the unchanged pipeline."""
+    """The outcome of each method, by the method's label. The first label is that of the unchanged pipeline."""
 
     outcomes: dict[str, Outcome]
     questions: int
@@ -174,7 +174,7 @@ class _CaseRuns:
         self._computed: dict[Hashable, Generation] = {}
 
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> Answers:
-        """Answer in all orders, then repeat the retrieved order.
+        """Answer the question in all orders, then again in the retrieved order.
 
         Greedy decoding repeats this order once. Sampling repeats it as often as there are other orders. Nothing is
         repeated if the answer cannot change, or if greedy decoding runs the same computation in all orders.

@@ -66,12 +66,12 @@ def define_flip(audit: Audit) -> str:
 
 
 def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent: bool = False) -> Recommendation:
-    """Return the verdict on the unchanged pipeline, and recommend a method.
+    """Return the verdict on the unchanged pipeline. If it is ``PROBLEM``, also recommend a method, if one helps.
 
-    A method with the verdict ``NO_PROBLEM`` helps. Other methods help if two conditions hold: their excess of flips is
-    at most half of the pipeline's, and the high end of its interval is below the pipeline's excess. Methods that
-    ``may_lose`` accuracy are excluded. Of the rest, the method with the largest gain in accuracy is recommended. If
-    gains are equal, the method with the fewest flips is recommended. ``consistent=True`` ignores accuracy.
+    A method helps if its own verdict is ``NO_PROBLEM``, or if its excess of flips is at most half of the pipeline's and
+    the whole interval of its excess is below the pipeline's excess. It must not be one that ``may_lose`` accuracy. Of
+    several such methods, the one with the largest gain in accuracy is recommended; if gains are equal, the one with the
+    fewest flips. ``consistent=True`` ignores accuracy. ``time_ratios`` are times relative to the plain model, by label.
     """
     label = audit.unchanged_label
     unchanged = audit.outcomes[label]

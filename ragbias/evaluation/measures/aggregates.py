@@ -37,16 +37,16 @@ CURVE_FIGURES = ("worst", "best", "gap")  # figures that need several positions
 def summarise_records(
     records: Sequence[Record], cost: Mapping[str, Mapping[str, Any]] | None = None, noise: Sequence[Record] = ()
 ) -> dict[str, Any]:
-    """Compute all aggregates of a run.
+    """Summarise the answers of a bench by model, task, number of documents and method.
 
     Args:
-        records: records of all answers.
-        cost: costs by ``runs.cost_key`` and label, to add to the result.
-        noise: records of repeated cases, for the noise floor.
+        records: one record per answer.
+        cost: measured time and memory, by ``runs.cost_key`` and by the label of a method; copied to the result.
+        noise: records of answers to repeated prompts, which give the noise floor of flips.
 
     Returns:
-        ``results``: an entry for each model, task and number of documents, with ``methods`` by label. Positions are
-        counted from 0. ``kendall_tau`` is the agreement of the document orders in the model's prompts.
+        JSON data. ``results`` has an entry for each model, task and number of documents, and this entry has a summary
+        of each method in ``methods``. Gold positions are counted from 0. ``kendall_tau``: see ``mean_kendall_tau``.
     """
     settings = dict(sorted(group_by(records, setting_of).items()))
     repeated = group_by(noise, setting_of)
@@ -119,7 +119,7 @@ def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str
 def _judge_figures(records: Sequence[Record]) -> dict[str, Any]:
     """Compute a judge's consistency between both orders, its preference for the first response, and its accuracy.
 
-    Accuracy is given by position of the better response. A pair without a verdict in any order counts as consistent.
+    Accuracy is given by position of the better response. A pair with a verdict in neither order is consistent.
     """
     flips = per_question.order_flips(records, per_question.preferred_response)
     consistent = {question: 1 - flip for question, flip in flips.items()}

@@ -183,7 +183,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
-        """Answer chat messages."""
+        """Answer a conversation. For the keyword arguments, see ``ChatArguments``."""
         return _answer(self._prepare_chat(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
@@ -195,7 +195,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponseGen:
-        """Stream the answer to chat messages. Closing or deleting the generator stops the computation."""
+        """Stream the answer to a conversation. Closing or deleting the generator stops the computation."""
         return _stream(self._prepare_chat(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
@@ -235,7 +235,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         tool_choice: str | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Return the arguments of ``chat``."""
+        """Return the arguments with which LlamaIndex calls ``chat`` to offer tools."""
         if isinstance(user_msg, str):
             user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
         shown, required = conversation.offer_tools(tools, tool_choice)

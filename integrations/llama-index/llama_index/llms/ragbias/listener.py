@@ -2,7 +2,7 @@
 
 For each context, it stores the nodes of the current synthesis. For agents and the user's own prompts, it also stores a
 limited number of recent retrievals. If an answer is streamed, LlamaIndex calls the LLM only when the stream is read,
-perhaps in another thread. In that case, the stream's frame on the call stack identifies the synthesis.
+perhaps in another thread. The listener then searches the call stack for the frame of a stream of a known synthesis.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         *_args: Any,
         **_kwargs: Any,
     ) -> None:
-        """Begin a run, or open a synthesis with its final nodes."""
+        """Begin a run if the span is a root. If the span is a synthesis, store its nodes."""
         if parent_id is None:
             if isinstance(instance, Workflow):  # the context of a workflow's tasks is not that of the caller
                 reports.invalidate()
@@ -98,7 +98,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     def span_exit(
         self, id_: str, bound_args: Any = None, instance: Any = None, result: Any = None, **_kwargs: Any
     ) -> None:
-        """Close a synthesis, add the nodes of a retriever or postprocessor, and end a run."""
+        """Close the span's synthesis, record the nodes that the span returned, and end its run."""
         closed, stream = _close_synthesis(id_), getattr(result, "response_gen", None)
         if closed is not None and isinstance(stream, (GeneratorType, AsyncGeneratorType)):
             with self._state_lock:
@@ -164,7 +164,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     def record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Record the nodes' texts with and without metadata as retrievals. Return texts with metadata, and failures.
 
-        If a node's document joins retrieved texts, these texts replace the node, because their order matters.
+        If a node was cut from a document that joins several retrieved texts, record these texts instead of the node.
         """
         texts: list[str] = []
         bare: list[str] = []
