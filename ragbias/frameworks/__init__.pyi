@@ -5,7 +5,7 @@ from ragbias.frameworks.chat_documents import ChatDocument as ChatDocument
 from ragbias.frameworks.chat_documents import block_document as block_document
 from ragbias.frameworks.chat_documents import join_parts as join_parts
 from ragbias.frameworks.chat_documents import message_documents as message_documents
-from ragbias.frameworks.chat_documents import render_if_absent as render_if_absent
+from ragbias.frameworks.chat_documents import render_conversation as render_conversation
 from ragbias.frameworks.chat_documents import replace_documents as replace_documents
 from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocuments
 from ragbias.frameworks.missing_documents import OnMissing as OnMissing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from ragbias.boundaries.matching import is_block, occurrences_by_document
 from ragbias.boundaries.sources import KnownText
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
+from ragbias.frameworks.remote import LanguageModel
+from ragbias.frameworks.tool_use import AnswerFormat
 
 BLOCKS = {  # types of content blocks in LangChain and Anthropic's API, with the field that contains the text
     "text-plain": '"text": ...',
@@ -111,6 +114,8 @@ def join_parts(messages: Iterable[Message]) -> list[Message]:
 
 
 def _content_text(parts: str | Sequence[str | ChatDocument]) -> str:
+    if isinstance(parts, str):
+        return parts
     content = ""
     for part in parts:
         is_document = isinstance(part, ChatDocument)
@@ -121,7 +126,8 @@ def _content_text(parts: str | Sequence[str | ChatDocument]) -> str:
 
 def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
     """Return the documents of each message that has documents, the latest message first."""
-    found = ([part for part in turn["content"] if isinstance(part, ChatDocument)] for turn in reversed(messages))
+    contents = (turn["content"] for turn in reversed(messages) if not isinstance(turn["content"], str))
+    found = ([part for part in content if isinstance(part, ChatDocument)] for content in contents)
     return [documents for documents in found if documents]
 
 
@@ -130,7 +136,7 @@ def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocum
     given, replaced = iter(documents), list(messages)
     for index in reversed(range(len(messages))):
         content = messages[index]["content"]
-        if any(isinstance(part, ChatDocument) for part in content):
+        if not isinstance(content, str) and any(isinstance(part, ChatDocument) for part in content):
             parts = [next(given, "") if isinstance(part, ChatDocument) else part for part in content]
             replaced[index] = {**messages[index], "content": parts}
             break
@@ -156,6 +162,36 @@ def name_absent(texts: Sequence[str], content: str) -> list[str]:
     """Return names such as ``documents[2]`` of the documents whose texts do not occur in ``content``."""
     found = occurrences_by_document(content, [text.strip() for text in texts])
     return [f"documents[{index}]" for index, text in enumerate(texts) if text.strip() not in found]
+
+
+def render_conversation(
+    lm: LanguageModel,
+    turns: Sequence[Message],
+    form: AnswerFormat,
+    texts: Sequence[str] | None,
+    blocks: Sequence[ChatDocument],
+    bare: Sequence[Message],
+) -> tuple[str, list[Message], Boundaries | None]:
+    """Render a conversation, whose contents are texts. The chat template renders documents that it does not contain.
+
+    Args:
+        texts: documents of the call. ``None`` selects ``blocks``.
+        blocks: documents of the last message that has any.
+        bare: the conversation without ``blocks``.
+
+    Returns:
+        the prompt, the conversation with the format's instruction, and the boundaries if the template has rendered
+        documents.
+    """
+    messages, rendered = form.with_instruction(turns), None
+    if texts is None:
+        if blocks:
+            rendered = render_if_absent(partial(lm.chat_text, form.with_instruction(bare), form.tools), blocks)
+    elif not all(any(text in turn["content"] for turn in turns) for text in texts):
+        documents = [ChatDocument("", text) for text in texts]
+        rendered = render_if_absent(partial(lm.chat_text, messages, form.tools), documents, turns)
+    text, boundaries = rendered or (lm.chat_text(messages, form.tools), None)
+    return text + form.beginning, messages, boundaries  # an f-string would lose the marks of control-token strings
 
 
 def render_if_absent(

@@ -34,19 +34,15 @@ from langchain_ragbias.messages import (
     tool_schemas,
 )
 from ragbias import Generation
-from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, ChatTemplateError, WrongTypeError
 from ragbias.frameworks import (
-    AnswerFormat,
-    Call,
-    ChatDocument,
     GrowingAnswer,
     PreparedCall,
     ToolCall,
     answer_format,
     join_parts,
     message_documents,
-    render_if_absent,
+    render_conversation,
     replace_documents,
 )
 from ragbias.frameworks import asyncio_bridge as bridge
@@ -326,31 +322,13 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         tools, choice, requested_format = map(arguments.get, FORMAT)
         form = answer_format(self.lm, tool_schemas(tools), choice, requested_format)
         converted = template_messages(messages)
-        blocks = (
-            [] if all(isinstance(message["content"], str) for message in converted) else message_documents(converted)
-        )
-        turns = form.with_instruction(join_parts(converted) if blocks else converted)
-        text, boundaries = self._render_documents(converted, blocks, self.lm.chat_text(turns, form.tools), form, call)
-        prompt = text + form.beginning  # not an f-string, which would lose the marks of strings of control tokens
+        turns, bare = join_parts(converted), join_parts(replace_documents(converted))
+        blocks = message_documents(converted)
+        last = blocks[0] if blocks else ()
+        prompt, turns, boundaries = render_conversation(self.lm, turns, form, call.documents, last, bare)
         artifacts = [*(list(map(str, documents)) for documents in blocks), *artifact_texts(messages)]
         located = locate_documents(prompt, call.documents, self.segmenter, parent, artifacts, boundaries)
         return self._prepare_call(prompt, call, located, form, turns)
-
-    def _render_documents(
-        self, messages: list[Any], blocks: list[list[ChatDocument]], text: str, form: AnswerFormat, call: Call
-    ) -> tuple[str, Boundaries | None]:
-        """Return the prompt, and the boundaries of the documents if the chat template renders them."""
-        texts = call.documents
-        contents = [message["content"] for message in messages]
-        written = texts is not None and all(any(text in content for content in contents) for text in texts)
-        if not self.lm.chat_template or written or (texts is None and not blocks):
-            return text, None
-        if texts is None:
-            bare, documents = join_parts(replace_documents(messages)), blocks[0]
-        else:
-            bare, documents = join_parts(messages), [ChatDocument("", document) for document in texts]
-        chat_text = partial(self.lm.chat_text, form.with_instruction(bare), form.tools)
-        return render_if_absent(chat_text, documents, bare if texts else ()) or (text, None)
 
     def _to_result(self, generation: Generation, prepared: PreparedCall) -> ChatResult:
         content, calls = prepared.form.read(generation.text)

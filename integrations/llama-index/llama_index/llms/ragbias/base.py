@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
@@ -42,18 +41,16 @@ from ragbias.errors import ArgumentError
 from ragbias.frameworks import (
     AnswerFormat,
     Call,
-    ChatDocument,
     FrameworkModel,
     GrowingAnswer,
     LastReports,
     MissingDocuments,
     PreparedCall,
     StopStrings,
-    Tool,
     UnsupportedToolsError,
     answer_format,
     rename_arguments,
-    render_if_absent,
+    render_conversation,
     supports_tools,
     with_options,
 )
@@ -272,11 +269,11 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
     def _uses_chat_template(self) -> bool:
         return self.messages_to_prompt is generic_messages_to_prompt and bool(self.lm.chat_template)
 
-    def _chat_prompt(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> str:
+    def _chat_prompt(self, messages: Sequence[ChatMessage]) -> str:
         messages = conversation.with_system_prompt(messages, self.system_prompt)
         assert self.messages_to_prompt is not None
         if self._uses_chat_template:
-            return self.lm.chat_text(conversation.to_dicts(messages), tools or None)
+            return self.lm.chat_text(conversation.to_dicts(messages))
         return self.messages_to_prompt(messages)
 
     def _prepare_completion(self, prompt: str, formatted: bool, arguments: Mapping[str, Any]) -> PreparedCall:
@@ -305,19 +302,15 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
     def _prepare_conversation(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
         """Prepare a conversation. Its documents are located now, as the synthesis may end before a stream is read."""
         messages = conversation.with_system_prompt(messages, self.system_prompt)
-        if call.documents is None:
-            bare, blocks = conversation.split_off_documents(messages)
-            documents, texts = blocks, tuple(map(str, blocks)) or None
-        else:
-            bare, texts = messages, call.documents
-            documents = [ChatDocument("", text) for text in texts]
-        bare_turns, turns, rendered = conversation.to_dicts(bare), None, None
+        bare, blocks = conversation.split_off_documents(messages)
+        texts = tuple(map(str, blocks)) or None if call.documents is None else call.documents
+        turns, boundaries = None, None
         if self._uses_chat_template:
-            turns = conversation.to_dicts(messages)
-            chat_text = partial(self.lm.chat_text, bare_turns, form.tools or None)
-            rendered = render_if_absent(chat_text, documents, bare_turns if call.documents else ())
-        text, boundaries = rendered or (self._chat_prompt(messages, form.tools), None)
-        prompt = text + form.beginning
+            turns, bare_turns = conversation.to_dicts(messages), conversation.to_dicts(bare)
+            rendered = render_conversation(self.lm, turns, form, call.documents, blocks, bare_turns)
+            prompt, turns, boundaries = rendered
+        else:
+            prompt = self._chat_prompt(messages)
         located = listener.locate_documents(prompt, texts, self.segmenter, boundaries)
         return self._prepare_call(prompt, replace(call, documents=texts), located, form, turns)
 
