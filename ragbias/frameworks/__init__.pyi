@@ -11,7 +11,6 @@ from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocu
 from ragbias.frameworks.missing_documents import OnMissing as OnMissing
 from ragbias.frameworks.options import RagBiasOptions as RagBiasOptions
 from ragbias.frameworks.options import StopStrings as StopStrings
-from ragbias.frameworks.options import open_model as open_model
 from ragbias.frameworks.options import rename_arguments as rename_arguments
 from ragbias.frameworks.options import with_options as with_options
 from ragbias.frameworks.remote import LanguageModel as LanguageModel

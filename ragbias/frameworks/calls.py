@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    SkipValidation,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, ValidationError, model_validator
 from typing_extensions import Self
 
 from ragbias import methods
@@ -26,13 +18,16 @@ from ragbias.cache import DocumentCache
 from ragbias.display import validation_message
 from ragbias.errors import ArgumentError
 from ragbias.frameworks.missing_documents import MissingDocuments, OnMissing
-from ragbias.frameworks.options import RagBiasOptions, open_model
-from ragbias.frameworks.remote import LanguageModel
+from ragbias.frameworks.options import RagBiasOptions
+from ragbias.frameworks.remote import LanguageModel, RemoteLM
 from ragbias.frameworks.run_state import LastReports, LocatedDocuments, Owner
 from ragbias.frameworks.tool_use import AnswerFormat, with_messages
 from ragbias.generation import Generation, GenerationSettings, Request, Stream
 from ragbias.generation.arguments import SAMPLING
+from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
+from ragbias.models.loading import load_model, load_tokenizer
+from ragbias.models.named import no_model_message
 
 DEFAULTS = ("stop", "logprobs", "max_tokens", "max_new_tokens", *SAMPLING)  # fields and options that calls override
 NOT_SETTINGS = ("documents", "method")  # arguments of calls that are not settings for generation
@@ -85,7 +80,7 @@ class FrameworkModel(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _report_errors(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _report_errors(cls, values: Any, handler: Callable[[Any], Self]) -> Self:
         """Validate the fields, but raise ``ArgumentError`` instead of ``ValidationError``."""
         try:
             return handler(values)
@@ -101,14 +96,74 @@ class FrameworkModel(BaseModel):
         self._reports.store(self._owner, report)
 
     def _open_model(self, name_field: str, lm: LanguageModel | None, model_kwargs: Mapping[str, Any]) -> None:
-        """Check the fields, then set ``lm``, and the fields that the user did not set. See ``open_model``."""
+        """Check the fields. Set ``lm``, and the fields that the user did not set.
+
+        Args:
+            name_field: name of the field that contains the model's name.
+            lm: the model; ``None`` opens the server at ``base_url``, or loads a model.
+            model_kwargs: arguments for loading the model.
+        """
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
         defaults = self._call_defaults().items()
         GenerationSettings.from_arguments({name: value for name, value in defaults if name not in NOT_SETTINGS})
-        self.lm, self.options = open_model(self, name_field, self.options, lm, model_kwargs)
-        if not getattr(self, name_field):
+        name: str = getattr(self, name_field)
+        if self.method is None and self.base_url is None and lm is None:
+            self.method = methods.default_method(name)
+        if self.options.reader:
+            self.method = methods.get(self.method, name or None, self.options.reader)
+        if self.base_url is not None:
+            lm = self._open_server(self.base_url, name, lm)
+        if lm is not None:
+            self._adopt_settings(lm)
+        elif not name and self.options.model is None:
+            named = f'{name_field}="Qwen/Qwen2.5-7B-Instruct", or pass lm=DebiasedLM(...) or base_url='
+            raise ArgumentError(no_model_message(named))
+        self.lm = self._load_model(name, model_kwargs) if lm is None else lm
+        if not name:
             setattr(self, name_field, self.lm.name or type(getattr(self.lm, "model", None)).__name__)
+
+    def _open_server(self, base_url: str, name: str, lm: LanguageModel | None) -> RemoteLM:
+        options = self.options
+        local: dict[str, Any] = {"lm": None if isinstance(lm, RemoteLM) else lm, "model": options.model}
+        local |= {"document_cache": self.document_cache, "reader": options.reader or None}
+        if given := [field for field, value in local.items() if value is not None]:
+            raise ArgumentError(f"base_url and {given[0]}: the server has its own; give one of them")
+        key = options.api_key.get_secret_value() if options.api_key else os.environ.get("RAGBIAS_API_KEY", "")
+        return RemoteLM(base_url, name or None, self.method, key, options.timeout, options.max_retries)
+
+    def _load_model(self, name: str, model_kwargs: Mapping[str, Any]) -> DebiasedLM:
+        options, model, tokenizer = self.options, cast(Any, self.options.model), self.options.tokenizer
+        settings: dict[str, Any] = {each: getattr(options, each) for each in ("strip_numbering", "backend")}
+        settings |= {"method": self.method, "cache": self.document_cache}
+        if model is None and tokenizer is None and options.tokenizer_name in (None, name):
+            loading = {"tokenizer_kwargs": options.tokenizer_kwargs, **model_kwargs}
+            return DebiasedLM.from_pretrained(name, **settings, **loading)
+        if model is None:
+            methods.get(self.method, name)  # raises errors before the weights are read
+            model = load_model(name, model_kwargs)
+        if tokenizer is None:
+            source = options.tokenizer_name or model.config._name_or_path
+            if not source:
+                raise ArgumentError("the model has no name to load a tokenizer by; pass tokenizer or tokenizer_name")
+            tokenizer = load_tokenizer(source, options.tokenizer_kwargs, bool(model_kwargs.get("trust_remote_code")))
+        return DebiasedLM(model, tokenizer, **settings)
+
+    def _adopt_settings(self, lm: LanguageModel) -> None:
+        """Copy the settings of ``lm`` to the fields and options. Raise an error if the user set another value."""
+        settings: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
+        for owner, values in ((self.options, settings), (self, {"document_cache": lm.cache})):
+            for name in values.keys() & owner.model_fields_set:
+                if (value := getattr(owner, name)) != values[name]:
+                    raise ArgumentError(
+                        f"{name}={value!r} contradicts the existing model; leave it out, and set it where the model is "
+                        "created: in ragbias.DebiasedLM(...), or with `ragbias serve`"
+                    )
+        self.document_cache = lm.cache
+        if self.method is None:
+            self.method = lm.method
+        methods.get(self.method, lm.name)
+        self.options = self.options.model_copy(update=settings)
 
     def _call_defaults(self) -> dict[str, Any]:
         """Return the settings for generation in the fields and options."""
@@ -148,32 +203,34 @@ class FrameworkModel(BaseModel):
             )
         if messages is not None:
             request = with_messages(request, messages, form)
-        return PreparedCall(self, request, replace(call.settings, keep_special=form.keep_special), form)
+        settings = replace(call.settings, keep_special=form.keep_special)
+        return PreparedCall(self.lm, self._store_report, request, settings, form)
 
 
 @dataclass(frozen=True)
 class PreparedCall:
     """A prepared call of a model: the request, the settings for generation, and the format of the answer."""
 
-    llm: FrameworkModel
+    lm: LanguageModel
+    store_report: Callable[[dict[str, Any]], None]
     request: Request
     settings: GenerationSettings
     form: AnswerFormat
 
     def answer(self, cancelled: threading.Event | None = None) -> Generation:
         """Answer the request. The computation stops at the next token when ``cancelled`` is set."""
-        return self.llm.lm.answer([self.request], self.settings, cancelled)[0]
+        return self.lm.answer([self.request], self.settings, cancelled)[0]
 
     def stream(self) -> Stream:
         """Open a stream, and store its report at once, because the caller may close it early."""
-        stream = self.llm.lm.stream_answer(self.request, self.settings)
-        self.llm._store_report(stream.report.as_dict())
+        stream = self.lm.stream_answer(self.request, self.settings)
+        self.store_report(stream.report.as_dict())
         return stream
 
     def details(self, generation: Generation) -> dict[str, Any]:
         """Return finish reason, report and log-probabilities of an answer. Also store its report."""
         report = generation.report.as_dict()
-        self.llm._store_report(report)
+        self.store_report(report)
         details = {"finish_reason": generation.finish_reason, "ragbias": report}
-        logprobs = self.form.logprobs(self.llm.lm, generation)
+        logprobs = self.form.logprobs(self.lm, generation)
         return details if logprobs is None else {**details, "logprobs": logprobs}

@@ -16,7 +16,7 @@ from ragbias.boundaries.sources import KnownText
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
 from ragbias.frameworks.remote import LanguageModel
-from ragbias.frameworks.tool_use import AnswerFormat
+from ragbias.frameworks.tool_use import AnswerFormat, Message
 
 BLOCKS = {  # types of content blocks in LangChain and Anthropic's API, with the field that contains the text
     "text-plain": '"text": ...',
@@ -25,9 +25,6 @@ BLOCKS = {  # types of content blocks in LangChain and Anthropic's API, with the
 }
 NO_CONTENT = ("type", "id", "index", "mime_type", "media_type", "cache_control")  # fields that prompts do not show
 UNSET: tuple[Any, ...] = (None, [], {}, {"enabled": False})  # values of unset fields; the last is for ``citations``
-
-Message = dict[str, Any]
-"""A message for chat templates. Its content is a text, or a list of texts and ``ChatDocument``."""
 
 
 class ChatDocument(NamedTuple):
@@ -172,24 +169,21 @@ def render_conversation(
     blocks: Sequence[ChatDocument],
     bare: Sequence[Message],
 ) -> tuple[str, list[Message], Boundaries | None]:
-    """Render a conversation, whose contents are texts. The chat template renders documents that it does not contain.
+    """Render a conversation of texts with the chat template, which also renders documents that are absent.
+
+    Return the prompt, the conversation with the format's instruction, and the boundaries of rendered documents.
 
     Args:
         texts: documents of the call. ``None`` selects ``blocks``.
         blocks: documents of the last message that has any.
         bare: the conversation without ``blocks``.
-
-    Returns:
-        the prompt, the conversation with the format's instruction, and the boundaries if the template has rendered
-        documents.
     """
-    messages, rendered = form.with_instruction(turns), None
-    if texts is None:
-        if blocks:
-            rendered = render_if_absent(partial(lm.chat_text, form.with_instruction(bare), form.tools), blocks)
-    elif not all(any(text in turn["content"] for turn in turns) for text in texts):
-        documents = [ChatDocument("", text) for text in texts]
-        rendered = render_if_absent(partial(lm.chat_text, messages, form.tools), documents, turns)
+    documents, shown, searched = blocks, bare, turns[:0]
+    if texts is not None:
+        documents, shown, searched = [ChatDocument("", text) for text in texts], turns, turns
+    chat_text = partial(lm.chat_text, form.with_instruction(shown), form.tools)
+    rendered = render_if_absent(chat_text, documents, searched)
+    messages = form.with_instruction(turns)
     text, boundaries = rendered or (lm.chat_text(messages, form.tools), None)
     return text + form.beginning, messages, boundaries  # an f-string would lose the marks of control-token strings
 
@@ -204,9 +198,10 @@ def render_if_absent(
     """
     texts = [document.text for document in documents]
     contents = [turn["content"] for turn in messages if turn["role"] != "assistant"]
-    if not documents or locate_all(plain := chat_text(), documents) is not None or find_copies(texts, contents):
+    if all(any(text in content for content in contents) for text in texts) or find_copies(texts, contents):
         return None
-    return render_documents(plain, chat_text, documents)
+    found = locate_all(plain := chat_text(), documents) is not None
+    return None if found else render_documents(plain, chat_text, documents)
 
 
 def render_documents(

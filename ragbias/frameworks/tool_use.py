@@ -16,7 +16,7 @@ Tool = dict[str, Any]
 """A tool for chat templates: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
 
 JSON_BEGINNING = "{"  # start of a JSON answer, appended to the prompt
-Message = dict[str, Any]
+Message = dict[str, Any]  # for chat templates; its content is a text, or a list of texts and ``ChatDocument``
 _PROBE: Tool = {
     "type": "function",
     "function": {
