@@ -1,4 +1,4 @@
-"""Merge the arguments of a call with the model's fields. Convert the arguments of ``HuggingFacePipeline``."""
+"""Types of a call's arguments. Convert the arguments of ``HuggingFacePipeline``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from typing_extensions import Unpack
 from langchain_ragbias.messages import ToolLike
 from ragbias import DebiasedLM
 from ragbias.attention.backends import BACKENDS
-from ragbias.boundaries.sources import check_reusable, document_texts
-from ragbias.checks import check_dict, check_names
+from ragbias.checks import check_dict
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.generation.arguments import SAMPLING, SamplingArguments, rename_max_tokens
+from ragbias.generation.arguments import SAMPLING, SamplingArguments
 from ragbias.methods import Method
 
 FORMAT = ("tools", "tool_choice", "response_format")  # arguments that only the chat model has
@@ -98,24 +97,6 @@ class TypedCalls(Generic[Output, Chunk]):
 
 
 KNOWN = ("stop", *(name for name in CallArguments.__annotations__ if name not in FORMAT))
-
-
-def convert_call(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the arguments of a call to settings for generation, ``method``, and the texts of ``documents``.
-
-    Arguments that are ``None`` select the model's fields.
-    """
-    call = {name: value for name, value in arguments.items() if value is not None and name != "stream"}
-    if not call.pop("skip_prompt", True):
-        raise ArgumentError("skip_prompt=False; answers never contain the prompt, so leave it out")
-    check_names(call, KNOWN, KNOWN)
-    rename_max_tokens(call, "max_tokens")
-    if "documents" in call:
-        check_reusable(call["documents"])
-        call["documents"] = document_texts(call["documents"])
-    return {**convert_pipeline_kwargs(call.pop("pipeline_kwargs", None)), **call}
-
-
 loading_arguments: WeakKeyDictionary[DebiasedLM, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
 """Name and loading arguments of each model that this package loaded."""
 _identities: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()

@@ -14,9 +14,11 @@ from typing_extensions import Self
 from langchain_ragbias import arguments
 from langchain_ragbias.listener import reports
 from ragbias import DebiasedLM
-from ragbias.boundaries.sources import current_documents
+from ragbias.boundaries.sources import check_reusable, current_documents, document_texts
+from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import (
+    Call,
     FrameworkModel,
     LanguageModel,
     LastReports,
@@ -26,6 +28,7 @@ from ragbias.frameworks import (
     rename_arguments,
     with_options,
 )
+from ragbias.generation.arguments import rename_max_tokens
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
 STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are not fields
@@ -89,6 +92,21 @@ class RagBiasModel(FrameworkModel):
         if self.model_kwargs:
             raise ArgumentError("model_kwargs are for loading a model, but lm is given; leave out model_kwargs")
         return False
+
+    def _merge_call(self, given: Mapping[str, Any], stop: list[str] | None) -> Call:
+        """Merge the fields with the arguments of a call, which take precedence unless they are ``None``."""
+        call = {name: value for name, value in {**given, "stop": stop}.items() if value is not None}
+        call.pop("stream", None)
+        if not call.pop("skip_prompt", True):
+            raise ArgumentError("skip_prompt=False; answers never contain the prompt, so leave it out")
+        check_names(call, arguments.KNOWN, arguments.KNOWN)
+        rename_max_tokens(call, "max_tokens")
+        if "documents" in call:
+            check_reusable(call["documents"])
+            call["documents"] = document_texts(call["documents"])
+        if "pipeline_kwargs" in call:
+            call = {**arguments.convert_pipeline_kwargs(call.pop("pipeline_kwargs")), **call}
+        return self._merge_arguments(call, self.model_id, self.batch_size)
 
     @classmethod
     def from_model_id(

@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from pydantic import BaseModel, model_validator
 
-from langchain_ragbias.arguments import FORMAT, TypedCalls, convert_call
+from langchain_ragbias.arguments import FORMAT, TypedCalls
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.batching import arun_batched, raise_first_error, run_batched, take_batch
 from langchain_ragbias.listener import artifact_texts, begin_request, locate_documents, parent_run, reports
@@ -317,8 +317,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         parent: UUID | None,
         arguments: dict[str, Any],
     ) -> PreparedCall:
-        call_arguments = {name: value for name, value in arguments.items() if name not in FORMAT}
-        call = self._merge_arguments(convert_call({**call_arguments, "stop": stop}), self.model_id, self.batch_size)
+        call = self._merge_call({name: value for name, value in arguments.items() if name not in FORMAT}, stop)
         tools, choice, requested_format = map(arguments.get, FORMAT)
         form = answer_format(self.lm, tool_schemas(tools), choice, requested_format)
         converted = template_messages(messages)

@@ -14,7 +14,7 @@ from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 
-from langchain_ragbias.arguments import TypedCalls, convert_call
+from langchain_ragbias.arguments import TypedCalls
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.listener import begin_request, listener, locate_documents
 from ragbias import Generation
@@ -142,7 +142,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
     def _prepare(
         self, prompts: list[str], stop: list[str] | None, run_manager: BaseRunManager | None, arguments: dict[str, Any]
     ) -> list[PreparedCall]:
-        call = self._merge_arguments(convert_call({**arguments, "stop": stop}), self.model_id, self.batch_size)
+        call = self._merge_call(arguments, stop)
         prepared = []
         for prompt in prompts:
             # for several prompts, LangChain passes only the run manager of the first one
