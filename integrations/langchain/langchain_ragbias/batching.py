@@ -97,19 +97,13 @@ def _set_outcome(future: Future[Any], outcome: object) -> None:
 
 Slot = list[tuple[object, PaddedBatch]]
 """A pair of a model and the batch for the run's first request to this model. Empty after this request."""
-_slot: ContextVar[Slot | None] = ContextVar("langchain_ragbias_slot", default=None)
-
-
-def take_batch(model: object) -> PaddedBatch | None:
-    """Return the batch for the run's first request to ``model``, or ``None`` for later requests and outside batches."""
-    slot = _slot.get()
-    return slot.pop()[1] if slot and slot[0][0] is model else None
+current_slot: ContextVar[Slot | None] = ContextVar("langchain_ragbias_slot", default=None)
 
 
 @contextmanager
 def _join_batch(batch: PaddedBatch, model: object) -> Iterator[None]:
     slot: Slot = [(model, batch)]
-    _slot.set(slot)  # in the context of this run's thread or task
+    current_slot.set(slot)  # in the context of this run's thread or task
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, model_validator
 
 from langchain_ragbias.arguments import FORMAT, TypedCalls
 from langchain_ragbias.base import RagBiasModel
-from langchain_ragbias.batching import arun_batched, raise_first_error, run_batched, take_batch
+from langchain_ragbias.batching import PaddedBatch, arun_batched, current_slot, raise_first_error, run_batched
 from langchain_ragbias.listener import artifact_texts, begin_request, locate_documents, parent_run, reports
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import (
@@ -212,7 +212,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> ChatResult:
         prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
-        batch = take_batch(self)
+        batch = self._take_batch()
         answer = batch.submit(prepared.request, prepared.settings).result() if batch else prepared.answer()
         return self._to_result(answer, prepared)
 
@@ -225,7 +225,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> ChatResult:
         parent = parent_run(run_manager)
         prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
-        if batch := take_batch(self):
+        if batch := self._take_batch():
             answer = await asyncio.wrap_future(batch.submit(prepared.request, prepared.settings))
         else:
             answer = await bridge.run(prepared.answer)
@@ -328,6 +328,11 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         artifacts = [*(list(map(str, documents)) for documents in blocks), *artifact_texts(messages)]
         located = locate_documents(prompt, call.documents, self.segmenter, parent, artifacts, boundaries)
         return self._prepare_call(prompt, call, located, form, turns)
+
+    def _take_batch(self) -> PaddedBatch | None:
+        """Return the batch for the run's first request to this model; ``None`` later and outside batches."""
+        slot = current_slot.get()
+        return slot.pop()[1] if slot and slot[0][0] is self else None
 
     def _to_result(self, generation: Generation, prepared: PreparedCall) -> ChatResult:
         content, calls = prepared.form.read(generation.text)
