@@ -89,15 +89,15 @@ def attend(
     if backend == "triton":
         from ragbias.attention import triton_backend
 
-        return triton_backend.attend(query, key, value, positions, scoring, visible)
+        return triton_backend.attend_triton(query, key, value, positions, scoring, visible)
     if starts is None or starts.shape[1] == 1:  # all queries share the starts
         by_head = replace(visible, starts=None if starts is None else starts[:, 0])
         if backend == "flash" and bias is None and bounds is None:
             from ragbias.attention import flash_backend
 
-            return flash_backend.attend(query, key, value, positions, scoring, by_head)
+            return flash_backend.attend_flash(query, key, value, positions, scoring, by_head)
         if query.shape[1] > 1 and fused.available(query, scoring):
-            return fused.attend(query, key, value, positions, scoring, by_head)
+            return fused.attend_fused(query, key, value, positions, scoring, by_head)
     limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
     parts = []
     size = max(1, max_scores(key.device) // max(1, query.shape[0] * sum(end - begin for begin, end in segments)))
