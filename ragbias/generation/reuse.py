@@ -17,7 +17,7 @@ from torch.nn import Module
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
-from ragbias import attention
+from ragbias.attention import attend
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import backend_of, hooked
@@ -50,7 +50,7 @@ class DocumentPass(AttentionMethod):
         def at_positions(new: Tensor, first: int) -> Tensor:
             return seq.scoring.encoding(new, seq.arange(first, first + new.shape[1]))
 
-        return attention.attend(
+        return attend(
             seq.query,
             seq.encoded("positions", at_positions),
             seq.value,
