@@ -18,9 +18,9 @@ from ragbias.boundaries import documents as documents
 from ragbias.cache import DocumentCache as DocumentCache
 from ragbias.errors import RagBiasError as RagBiasError
 from ragbias.generation.ranking import rank as rank
-from ragbias.generation.report import Generation as Generation
-from ragbias.generation.report import Report as Report
-from ragbias.generation.report import Score as Score
+from ragbias.generation.request import Generation as Generation
+from ragbias.generation.request import Report as Report
+from ragbias.generation.request import Score as Score
 from ragbias.lm import DebiasedLM as DebiasedLM
 from ragbias.prompt import Prompt as Prompt
 

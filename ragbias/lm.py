@@ -22,9 +22,11 @@ from ragbias.checks import check_dict, check_event, check_not_cancelled, check_t
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, WrongTypeError
 from ragbias.generation import Generation, GenerationArguments, GenerationSettings, Request, Score, Stream
-from ragbias.generation.answering import Answering, prepare_request
+from ragbias.generation.answering import Answering
 from ragbias.generation.decoding import openai_logprobs
-from ragbias.generation.request import Origin, check_length, check_lists, record, split_prompt
+from ragbias.generation.preparing import check_lists, prepare_request, split_prompt
+from ragbias.generation.recording import RecordedRequest, open_recordings
+from ragbias.generation.request import Origin, check_length
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.methods import Method
@@ -254,16 +256,15 @@ class DebiasedLM:
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
     ) -> list[Generation]:
         """Answer prepared requests in padded batches, all with the same settings."""
-        self._check_and_record(requests, settings)
-        return self._run(requests, settings, cancelled)
+        return self._accept(requests, settings, cancelled).run_batches(requests)
 
     def stream_answer(self, request: Request, settings: GenerationSettings) -> Stream:
         """Stream the answer to a prepared request, see ``stream``."""
-        self._check_and_record([request], settings)
+        answering = self._accept([request], settings)
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             on_text = None if request.method.acts_on == "answers" else emit
-            return self._run([request], settings, cancelled, on_text)[0]
+            return replace(answering, cancelled=cancelled, on_text=on_text).run_batches([request])[0]
 
         return Stream(job, request.report)
 
@@ -294,16 +295,14 @@ class DebiasedLM:
             if documents is not None or boundaries is not None or method is not None:
                 raise ArgumentError("the request is prepared already; leave out documents, boundaries and method")
             return prompt
-        split = split_prompt(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
         requested = self._get_method(method)
-        if isinstance(prompt, str) and requested.needs_documents and split.boundaries.numbering == "present":
+        origin = split_prompt(prompt, documents, boundaries, self.strip_numbering, self.tokenizer, requested)
+        if isinstance(prompt, str) and requested.needs_documents and origin.boundaries.numbering == "present":
             remedy = "remove the numbers from the template"
             if not self.strip_numbering:
                 remedy = "strip_numbering=True removes numbers; remove letters and scores from the template"
             message = f"the documents are numbered or lettered, which reveals their order; {remedy}"
             self._numbering_lines.warn(message, NumberedHeadersWarning)
-        tokens = tokenise(split.parts, self.tokenizer)
-        origin = Origin(split.parts, tokens, split.flat, requested, split.boundaries, split.reason)
         return self._resolve(origin, cancelled)
 
     def variant(
@@ -375,17 +374,12 @@ class DebiasedLM:
             warn_if_unused(self.cache, method)
         return prepare_request(self.model, self.tokenizer, origin, self.backend, cancelled)
 
-    def _check_and_record(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
+    def _accept(
+        self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
+    ) -> Answering:
+        """Check that the settings fit the requests, and record the requests."""
         for request in requests:
             settings.check_fits(request.method, self.model, len(request.tokens.suffix))
-        record(self, requests, settings)
-
-    def _run(
-        self,
-        requests: Sequence[Request],
-        settings: GenerationSettings,
-        cancelled: threading.Event | None,
-        on_text: Callable[[str], None] | None = None,
-    ) -> list[Generation]:
-        answering = Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled, on_text)
-        return answering.answers(requests)
+        for records in [*open_recordings]:  # a copy, because other threads may close theirs
+            records += [RecordedRequest(self, request, settings) for request in requests]
+        return Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled)

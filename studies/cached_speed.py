@@ -28,8 +28,7 @@ from ragbias.errors import MethodError, RagBiasError
 from ragbias.evaluation.cost import spread, synchronized_time
 from ragbias.evaluation.report.tables import make_table
 from ragbias.generation.arguments import GenerationSettings
-from ragbias.generation.decoding import prepared_model, processors, suffix_likelihoods
-from ragbias.generation.request import padded
+from ragbias.generation.decoding import attached_model, padded, processors, suffix_likelihoods
 from ragbias.methods import METHODS, JointMethod, Method, NoMethod
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora
@@ -150,7 +149,7 @@ def _measure_times(
     times = [synchronized_time(model.device)]
     prompts = prompts_of(rule, prompt)
     ids, _, spans = padded(prompts, 0, model.device)
-    with prepared_model(model, rule, prompts, spans, settings.backend, cache, lora=reader) as start:
+    with attached_model(model, rule, prompts, spans, settings.backend, cache, lora=reader) as start:
         likelihoods = suffix_likelihoods(model, rule, prompts, start.cache)
         chain = processors(GenerationSettings(), rule, None, len(prompts), model.device, likelihoods)
         cached, seen = start.cache, 0 if start.cache is None else start.cache.get_seq_length()

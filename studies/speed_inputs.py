@@ -17,7 +17,7 @@ from ragbias.adaptation.settings import BOUNDS
 from ragbias.binding.architectures import family_of
 from ragbias.checks import check_whole_between
 from ragbias.errors import ArgumentError
-from ragbias.generation.request import padded
+from ragbias.generation.decoding import padded
 from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
 from ragbias.methods.parsing import split_outside_brackets, without_blanks
 from ragbias.models import local_path

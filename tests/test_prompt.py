@@ -13,7 +13,7 @@ from ragbias.errors import (
     SpanError,
     WrongTypeError,
 )
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 from ragbias.prompt import tokenise, tokenise_whole
 
 TEXTS = ["alpha beta", "gamma\n\ndelta", "epsilon"]

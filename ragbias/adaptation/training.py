@@ -17,8 +17,7 @@ from ragbias.adaptation.teacher import Lesson
 from ragbias.cache import DocumentCache
 from ragbias.errors import MethodError, ReaderError, find_memory_error, first_line
 from ragbias.files import write_atomically
-from ragbias.generation.decoding import prepared_model, sequence_logprobs
-from ragbias.generation.request import padded
+from ragbias.generation.decoding import attached_model, padded, sequence_logprobs
 from ragbias.generation.scoring import fuse_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import JointMethod, Method, NoMethod
@@ -72,7 +71,7 @@ def student_logits(
     if isinstance(method, JointMethod):
         return _joint_logits(lm, method, lora, prompt, target, cache)
     ids = torch.tensor([[*prompt.ids, *target[:-1]]], device=lm.model.device)
-    with prepared_model(lm.model, method, [prompt], [prompt.spans], BACKEND, cache, lora=lora) as start:
+    with attached_model(lm.model, method, [prompt], [prompt.spans], BACKEND, cache, lora=lora) as start:
         states = start.cache
         if states is None and len(prompt.suffix) > 1 and isinstance(method, SegmentMethod | NoMethod):
             begin = prompt.spans[-1][1] + 1  # at least one token must follow the documents in their pass
@@ -95,7 +94,7 @@ def _joint_logits(
     prompts = [prompt.reordered(indices) for indices in method.prompts(prompt.documents)]
     _, _, spans = padded(prompts, 0, lm.model.device)
     after = torch.tensor([*prompt.suffix, *target], device=lm.model.device)
-    with prepared_model(lm.model, method, prompts, spans, BACKEND, cache, lora=lora) as start:
+    with attached_model(lm.model, method, prompts, spans, BACKEND, cache, lora=lora) as start:
         if start.cache is None:
             raise MethodError(
                 f"{method.name}: no reader can be trained for {lm.name!r}, because its rotary frequencies depend on "

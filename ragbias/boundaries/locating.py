@@ -76,7 +76,7 @@ class Boundaries:
         n_absent: number of expected documents of which the prompt contains no part.
         texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
         metadata: the metadata of each document as printed in the prompt; empty if none is known.
-        numbering: see ``ragbias.generation.report.Report``. It is set when the prompt is split.
+        numbering: see ``ragbias.generation.request.Report``. It is set when the prompt is split.
     """
 
     spans: tuple[CharSpan, ...]

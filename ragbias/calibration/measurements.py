@@ -16,7 +16,7 @@ from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attach, hooked
 from ragbias.calibration.samples import Sample, draw_strings
 from ragbias.calibration.settings import CalibrationSettings
-from ragbias.generation.request import padded
+from ragbias.generation.decoding import padded
 from ragbias.generation.scoring import prefill
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionCall, AttentionMethod, ChannelScaling, NoMethod, SequenceLayout

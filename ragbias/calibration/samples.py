@@ -15,7 +15,7 @@ from ragbias.data.questions import Question
 from ragbias.errors import MethodError
 from ragbias.evaluation.tasks import kv_retrieval
 from ragbias.evaluation.tasks.task import place_gold, spread_positions
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny import world

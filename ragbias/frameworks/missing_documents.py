@@ -12,7 +12,6 @@ from ragbias.boundaries.splitting import STRIPPING_HELPS
 from ragbias.call_site import WarnedLines
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
 from ragbias.generation import Report, Request
-from ragbias.generation.request import reason_to_run_plain
 from ragbias.limits import OnMissing as OnMissing
 
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
@@ -64,7 +63,7 @@ class MissingDocuments:
         complete = report.source in self.complete | EXPLICIT and not one_of_several
         needed = report.n_expected - (0 if complete else boundaries.n_absent)
         all_found = report.source != "none" and report.n_found == needed
-        plain = bool(reason_to_run_plain(request.origin.tokens, request.origin.method_requested.fewest_documents))
+        plain = bool(request.origin.why_plain)
         too_few = plain and not (all_found and report.n_found < 2)
         lost = not all_found or (explicit and report.source not in CERTAIN)
         if on_missing == "ignore":

@@ -13,11 +13,10 @@ from ragbias.boundaries import Boundaries
 from ragbias.checks import check_text
 from ragbias.errors import ArgumentError, ServerError, WrongTypeError
 from ragbias.frameworks.connection import Connection, Json
-from ragbias.frameworks.text_orders import text_origin
 from ragbias.generation import Generation, Report, Request, Stream, Usage
 from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
-from ragbias.generation.request import create_report
+from ragbias.generation.preparing import create_report, split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, format_method
 
@@ -115,8 +114,9 @@ class RemoteLM:
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> Request:
         """Return a request for this prompt, with a report of its documents."""
-        origin = text_origin(prompt, boundaries, method or self.method)
-        return RemoteRequest(origin.tokens, origin.method_requested, create_report(origin), origin, text=prompt)
+        origin = split_prompt(prompt, None, boundaries, method=method or self.method)
+        report = create_report(origin, origin.method, origin.why_plain)
+        return RemoteRequest(origin.tokens, origin.method_requested, report, origin, text=prompt)
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:
         """Return an answer's log-probabilities in the format of OpenAI's chat completions, or ``None``."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from ragbias.boundaries import Boundaries
 from ragbias.errors import MethodError
 from ragbias.generation import Request
-from ragbias.generation.request import Origin, create_report, split_prompt
+from ragbias.generation.preparing import create_report
+from ragbias.generation.request import Origin
 from ragbias.methods import Method, NoMethod, ReorderingMethod
-from ragbias.prompt import TokenisedPrompt
 
 NEEDS_A_MODEL = (
     "works inside the model, but the model runs elsewhere; use a method that only orders text, such as canonical-order "
@@ -39,19 +37,11 @@ def check_orders_text(method: Method) -> None:
         raise MethodError(f"{method.name} {NEEDS_A_MODEL}")
 
 
-def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbering: bool = False) -> Origin:
-    """Split a prompt at its documents, without a model. UTF-8 bytes are used as tokens."""
-    split = split_prompt(prompt, None, boundaries, strip_numbering)
-    texts = (split.parts.prefix, *split.parts.documents, split.parts.suffix)
-    prefix, *documents, suffix = (list(text.encode("utf-8", "replace")) for text in texts)
-    tokens = TokenisedPrompt(prefix, documents, suffix)
-    return Origin(split.parts, tokens, split.flat, method, split.boundaries, split.reason)
-
-
 def order_text(origin: Origin) -> Request:
     """Reorder the documents with the requested method. Raise ``MethodError`` if the method needs a model."""
-    method, report = origin.method_requested, create_report(origin)
-    if isinstance(method, ReorderingMethod) and report.method_ran == method.name:
+    method, order = origin.method, tuple[int, ...]()
+    if isinstance(method, ReorderingMethod):
         order = method.rank(origin.tokens.documents, _NoModel(method)).order
-        origin, report = origin.reordered(order), replace(report, order=order)
-    return Request(origin.tokens, method, report, origin)
+        origin = origin.reordered(order)
+    report = create_report(origin, method, origin.why_plain, order=order)
+    return Request(origin.tokens, origin.method_requested, report, origin)

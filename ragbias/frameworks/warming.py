@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from ragbias.errors import ArgumentError, SpanError
 from ragbias.frameworks.remote import LanguageModel
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 
 T = TypeVar("T")
 DOCUMENTS_PER_PROMPT = 16  # number of documents in one prompt

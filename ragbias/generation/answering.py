@@ -1,4 +1,4 @@
-"""Prepare requests, and answer them in padded batches."""
+"""Answer prepared requests in padded batches."""
 
 from __future__ import annotations
 
@@ -8,90 +8,25 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ragbias.binding.architectures import window_of
-from ragbias.binding.hooks import backend_of
 from ragbias.cache import DocumentCache
-from ragbias.checks import check_not_cancelled
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
 from ragbias.generation.decoding import (
     StoppingWatch,
     TokenLogprobs,
+    attached_model,
     cut_at_stop,
     decode_tokens,
-    prepared_model,
+    padded,
     processors,
     suffix_likelihoods,
 )
-from ragbias.generation.ranking import model_attention, ranking_of
-from ragbias.generation.report import Generation, Usage
-from ragbias.generation.request import Origin, Request, check_length, create_report, group_requests, padded
-from ragbias.generation.scoring import continuation_logits, logprobs_of
-from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
-from ragbias.prompt import TokenisedPrompt
-
-
-def prepare_request(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    origin: Origin,
-    backend: str,
-    cancelled: threading.Event | None = None,
-) -> Request:
-    """Choose the method, order the documents, and fill the report. Some methods need a forward pass for these steps."""
-    report = create_report(origin)
-    ran = origin.method_requested if report.method_ran == origin.method_requested.name else NoMethod()
-    reason = report.reason
-    plain = origin.whole(tokenizer)
-    tokens = origin.tokens if ran.needs_documents else plain
-    check_length(Request.longest_prompt(ran, tokens), window_of(model.config))
-    order: tuple[int, ...] = ()
-    if isinstance(ran, ReorderingMethod):
-        attention = model_attention(model, tokenizer, origin, cancelled)
-        order = ranking_of(ran, tokens.documents, attention).order
-        in_order = origin.reordered(order)
-        tokens, plain = in_order.tokens, in_order.whole(tokenizer)
-    if isinstance(ran, AttentionMethod) and ran.selective:
-        ran, reason = _choose_more_confident(model, ran, plain, tokens, backend, cancelled)
-        tokens = tokens if ran.needs_documents else plain
-    report = replace(
-        report,
-        method_ran=ran.name,
-        spans=tuple(tokens.spans),
-        reason=reason,
-        backend=backend_of(model, backend) if ran.acts_on == "attention" else "",
-        order=order,
-        segmentation_changed=tokens.ids != plain.ids,
-        reader=Path(ran.reader).resolve().name if ran.reader else "",
-    )
-    return Request(tokens, NoMethod() if ran.acts_on == "order" else ran, report, origin)
-
-
-def _choose_more_confident(
-    model: PreTrainedModel,
-    method: AttentionMethod,
-    plain: TokenisedPrompt,
-    tokens: TokenisedPrompt,
-    backend: str,
-    cancelled: threading.Event | None,
-) -> tuple[Method, str]:
-    """Return the method or the plain model, whichever gives its first token a higher probability, and the reason.
-
-    ``plain`` is the prompt for the plain model, and ``tokens`` is the prompt for the method.
-    """
-    confidence = []
-    for candidate, prompt in ((NoMethod(), plain), (method, tokens)):
-        check_not_cancelled(cancelled)
-        first = continuation_logits(model, prompt, candidate, [0], backend)
-        confidence.append(first.softmax(-1).amax().item())
-    if confidence[0] < confidence[1]:
-        return method, ""
-    values = ", ".join(f"{value:.3f}" for value in confidence)
-    return NoMethod(), f"selective: the plain model is equally or more confident ({values})"
+from ragbias.generation.request import Generation, Request, Usage
+from ragbias.generation.scoring import logprobs_of
 
 
 @dataclass(frozen=True)
@@ -106,7 +41,7 @@ class Answering:
     cancelled: threading.Event | None = None
     on_text: Callable[[str], None] | None = None
 
-    def answers(self, requests: Sequence[Request]) -> list[Generation]:
+    def run_batches(self, requests: Sequence[Request]) -> list[Generation]:
         """Return one answer per request. A method that votes returns the elected answer."""
         candidates = [[] if request.method.acts_on == "tokens" else request.candidates() for request in requests]
         flat = [candidate for group in candidates for candidate in group]
@@ -132,7 +67,7 @@ class Answering:
         events = [[event for event in (self.cancelled, request.cancelled) if event] for request in requests]
         watch = StoppingWatch(width, decode, settings.stop, eos, events, self.on_text)
         recorder = TokenLogprobs() if settings.logprobs else None
-        with prepared_model(self.model, method, prompts, spans, self.backend, self.cache, self.cancelled) as start:
+        with attached_model(self.model, method, prompts, spans, self.backend, self.cache, self.cancelled) as start:
             likelihoods = suffix_likelihoods(self.model, method, prompts, start.cache)
             chain = processors(settings, method, recorder, len(prompts), ids.device, likelihoods)
             output: Tensor = self.model.generate(  # type: ignore[operator]
@@ -192,3 +127,16 @@ def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float
     firsts = [texts.index(text) for text in dict.fromkeys(texts) if votes[text] == most]
     winner = generations[firsts[0] if len(firsts) == 1 else max(firsts, key=mean_logprob)]
     return replace(winner, usage=sum((generation.usage for generation in generations), Usage(0, 0)))
+
+
+def group_requests(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
+    """Return the indices of the requests in each batch. A batch has one method, and one limit of new tokens.
+
+    With different limits, a long prompt would truncate the answers to shorter prompts in its batch.
+    """
+    keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
+    batches: list[list[int]] = []
+    for key in (key for index, key in enumerate(keys) if key not in keys[:index]):  # no set: methods may be unhashable
+        indices = [index for index, other in enumerate(keys) if other == key]
+        batches += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
+    return batches

@@ -28,8 +28,7 @@ from ragbias.binding.hooks import attach, hooked
 from ragbias.cache import DocumentCache
 from ragbias.errors import NonFiniteLogitsError, OutOfMemoryError, find_memory_error, first_line
 from ragbias.generation.arguments import GenerationSettings
-from ragbias.generation.report import Generation
-from ragbias.generation.request import padded
+from ragbias.generation.request import Generation
 from ragbias.generation.reuse import DocumentStates, start_from_states
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.prompt import Span, TokenisedPrompt
@@ -38,6 +37,18 @@ from ragbias.readers import Lora, apply_reader, reader_of
 CONTEXT = 4  # number of preceding tokens that can change the text of a token
 PIECE = 16  # number of suffix tokens whose logits are computed together
 GREEDY = 1e-6  # lower temperatures would overflow the logits; their samples are the argmax
+
+
+def padded(
+    prompts: Sequence[TokenisedPrompt], pad_token: int, device: torch.device
+) -> tuple[Tensor, Tensor, list[list[Span]]]:
+    """Return left-padded ids and mask, int64 ``[batch, width]``, and the spans of each prompt, shifted by padding."""
+    width = max(len(prompt.ids) for prompt in prompts)
+    pads = [width - len(prompt.ids) for prompt in prompts]
+    ids = [[pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]
+    mask = [[0] * pad + [1] * (width - pad) for pad in pads]
+    spans = [[(b + pad, e + pad) for b, e in prompt.spans] for pad, prompt in zip(pads, prompts, strict=True)]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device), spans
 
 
 @contextmanager
@@ -63,7 +74,7 @@ class PreparedCache(NamedTuple):
 
 
 @contextmanager
-def prepared_model(
+def attached_model(
     model: PreTrainedModel,
     method: Method,
     prompts: Sequence[TokenisedPrompt],
@@ -216,7 +227,7 @@ def processors(
 ) -> LogitsProcessorList:
     """Return the processors that fuse, check, record and sample logits. ``generate`` takes the argmax of the result.
 
-    For ``likelihoods``, see ``JointMethod.fused``.
+    For ``likelihoods``, see ``suffix_likelihoods``.
     """
     chain = LogitsProcessorList()
     if isinstance(method, JointMethod):

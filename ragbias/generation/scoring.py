@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from ragbias.binding.hooks import copy_cache
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
-from ragbias.generation.decoding import RequireFinite, prepared_model, suffix_likelihoods
+from ragbias.generation.decoding import RequireFinite, attached_model, suffix_likelihoods
 from ragbias.generation.request import Request
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.models.control_tokens import encode
@@ -108,7 +108,7 @@ def _logits(
 
     The log-likelihood is float32 ``[1]``, or None if the method does not need it.
     """
-    with prepared_model(model, method, [tokens], [tokens.spans], backend, cache) as start:
+    with attached_model(model, method, [tokens], [tokens.spans], backend, cache) as start:
         likelihood = suffix_likelihoods(model, method, [tokens], start.cache)
         first, filled = prefill(model, tokens.ids, start.cache)
         last = len(targets) - 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
 from ragbias.errors import RagBiasError
-from ragbias.generation.report import Generation, Report
+from ragbias.generation.request import Generation, Report
 
 Job = Callable[[Callable[[str], None], threading.Event], Generation]
 Events = queue.SimpleQueue[str | BaseException | Generation]

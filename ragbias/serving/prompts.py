@@ -18,7 +18,6 @@ from ragbias.errors import ArgumentError
 from ragbias.frameworks import AnswerFormat, ChatDocument, chat_documents, tool_use
 from ragbias.frameworks.chat_documents import RenderedPrompt
 from ragbias.generation import Request
-from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.readers import shipped_readers
@@ -88,9 +87,7 @@ def locate_documents(text: str, settings: ServerSettings, documents: Sequence[st
 def check_documents_found(request: Request, on_missing: str) -> None:
     """With ``on_missing="raise"``, raise a 400 if the method cannot run because documents are missing."""
     origin = request.origin
-    if on_missing != "raise" or not origin.method_requested.needs_documents:
-        return
-    if origin.reason or reason_to_run_plain(origin.tokens, origin.method_requested.fewest_documents):
+    if on_missing == "raise" and origin.why_plain:
         why = f"{origin.method_requested.name} needs documents, and cannot run here: {request.report.reason}"
         raise bad_request("documents", f"{why}. ragbias.on_missing='ignore' runs the plain model", "missing_documents")
 

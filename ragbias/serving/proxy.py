@@ -17,7 +17,8 @@ from ragbias.display import json_type
 from ragbias.frameworks import ChatDocument, chat_documents
 from ragbias.frameworks.connection import server_address
 from ragbias.frameworks.remote import END
-from ragbias.frameworks.text_orders import check_orders_text, order_text, text_origin
+from ragbias.frameworks.text_orders import check_orders_text, order_text
+from ragbias.generation.preparing import split_prompt
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers
@@ -182,7 +183,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ProxySettings) ->
             text, boundaries = prompts.insert_documents(documents, holder.text)
             holder = holder._replace(text=text)
         flat = holder.text if holder else ""
-        request = order_text(text_origin(flat, boundaries, method, settings.strip_numbering))
+        request = order_text(split_prompt(flat, None, boundaries, settings.strip_numbering, method=method))
     prompts.check_documents_found(request, fields.options.on_missing or settings.on_missing)
     if holder:
         holder.container[holder.key] = request.origin.flat.text.removesuffix(END if holder.message else "")

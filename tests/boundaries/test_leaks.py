@@ -8,7 +8,7 @@ import pytest
 from ragbias.boundaries import locate
 from ragbias.boundaries.sources import KnownText
 from ragbias.errors import DocumentNotFoundError
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 from support.prompts import BRIDGE, LIBRARY, STATION, known_to, registry_of
 
 
@@ -16,7 +16,8 @@ def segments(documents, render, **settings):
     """Return the sorted documents of the split prompt for each order, or ``None`` if there is a reason."""
     found = []
     for order in permutations(documents):
-        parts, _, reason, _ = split_prompt(render(order), order, None, **settings)
+        origin = split_prompt(render(order), order, None, **settings)
+        parts, reason = origin.parts, origin.reason
         found.append(None if reason else sorted(parts.documents))
     return found
 
@@ -69,7 +70,8 @@ def test_a_short_document_of_an_earlier_retrieval_is_found(source, item, latest)
         text = "Context:\n\n" + "\n\n".join(items) + "\n\nQuestion: Which is green?"
         found = locate(text, **given)
         assert (found.n_found, found.n_expected, found.reason) == (4, 4, "")
-        parts, _, reason, _ = split_prompt(text, None, found)
+        origin = split_prompt(text, None, found)
+        parts, reason = origin.parts, origin.reason
         outcomes.add((reason, parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1
 
@@ -84,7 +86,8 @@ def test_a_number_that_equals_a_page_is_reported(item, pages):
         items = [item.format(n=n, text=text, page=page[text]) for n, text in enumerate(order, 1)]
         prompt = "Context:\n\n" + "\n\n".join(items) + "\n\nWhich?"
         found = locate(prompt, run=[[KnownText.of(text, {"page_label": page[text]}) for text in texts]])
-        parts, boundaries, reason, _ = split_prompt(prompt, None, found, strip_numbering=True)
+        origin = split_prompt(prompt, None, found, strip_numbering=True)
+        parts, boundaries, reason = origin.parts, origin.boundaries, origin.reason
         assert (boundaries.n_found, reason) == (2, "")
         clean |= set() if boundaries.reason else {tuple(sorted(parts.documents))}
     assert len(clean) <= 1
@@ -103,7 +106,8 @@ def test_a_number_right_after_a_mark_is_seen_and_stripped(lead, item, separator)
         text = lead + separator.join(items) + "\n\nWhich is green?"
         found = locate(text, run=[documents])
         assert split_prompt(text, None, found).boundaries.numbering == "present"
-        parts, boundaries, reason, _ = split_prompt(text, None, found, strip_numbering=True)
+        origin = split_prompt(text, None, found, strip_numbering=True)
+        parts, boundaries, reason = origin.parts, origin.boundaries, origin.reason
         assert (boundaries.numbering, reason) == ("stripped", "")
         outcomes.add((parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1
@@ -120,7 +124,8 @@ def test_documents_shortened_to_words_do_not_count_as_cut(mark, separator):
             shortened = separator.join(textwrap.shorten(each, width, placeholder=mark) for each in order)
             text = f"Context:\n{shortened}\n\nQuestion: Which is green?"
             found = locate(text, run=[texts])
-            parts, boundaries, reason, _ = split_prompt(text, None, found)
+            origin = split_prompt(text, None, found)
+            parts, boundaries, reason = origin.parts, origin.boundaries, origin.reason
             outcomes |= (
                 set() if reason or boundaries.reason else {(parts.prefix, (*sorted(parts.documents),), parts.suffix)}
             )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.numbering import WORDS as COUNTED
 from ragbias.boundaries.sources import KnownText
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 
 TEXTS = [
     "The falcon sleeps in the old barn, see [2].",
@@ -91,7 +91,8 @@ def located(text, order, known=False):
 
 
 def segments(text, found: Boundaries, strip):
-    parts, boundaries, reason, _ = split_prompt(text, None, found, strip)
+    origin = split_prompt(text, None, found, strip)
+    parts, boundaries, reason = origin.parts, origin.boundaries, origin.reason
     return (parts.prefix, tuple(sorted(parts.documents)), parts.suffix), boundaries, reason
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ragbias.boundaries import locate
 from ragbias.boundaries.locating import WITHIN_TEXT
 from ragbias.boundaries.sources import KnownText
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 from support.prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
 from support.random_templates import outcome
 
@@ -54,7 +54,8 @@ def test_unrelated_earlier_retrievals_do_not_disturb():
 )
 def test_a_question_quoting_another_document_is_refused(question, retrievals):
     text = prompt(INVOICE_17, TERMS, question=question)
-    parts, _, reason, _ = split_prompt(text, None, locate(text, registry=registry_of(*retrievals)))
+    origin = split_prompt(text, None, locate(text, registry=registry_of(*retrievals)))
+    parts, reason = origin.parts, origin.reason
     assert (parts.documents, "cannot be distinguished" in reason) == ((), True)
     named = locate(text, registry=registry_of(*retrievals), segmenter=lambda text: [INVOICE_17, TERMS])
     assert len(split_prompt(text, None, named).parts.documents) == 2
@@ -211,7 +212,8 @@ def test_documents_whose_lines_end_alike_are_found(item, sep):
     for order in itertools.permutations([INVOICE_17, TERMS, INVOICE_99]):
         text = f"Context:\n{sep.join(map(item.format, order))}\n\nQuestion: Which total?"
         known = [KnownText.of(each, {"source": "a.pdf"}) for each in order]
-        parts, found, reason, _ = split_prompt(text, None, locate(text, registry=registry_of(known)))
+        origin = split_prompt(text, None, locate(text, registry=registry_of(known)))
+        parts, found, reason = origin.parts, origin.boundaries, origin.reason
         assert (found.source, found.n_found, len(parts.documents), reason) == ("registry", 3, 3, "")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ragbias.boundaries import Registry, locate
 from ragbias.errors import RagBiasError, SegmenterError
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 from support.prompts import found_texts, known_to
 
 A, B, C = "The falcon is red.", "An owl\n\nsleeps at noon.", "Two herons stand."

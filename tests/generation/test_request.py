@@ -15,8 +15,7 @@ from ragbias.errors import (
     UnsupportedModelError,
     WrongTypeError,
 )
-from ragbias.generation import GenerationSettings
-from ragbias.generation import request as requests
+from ragbias.generation import GenerationSettings, preparing
 from ragbias.methods import ChannelScaling, Pine
 from support.prompts import ANIMALS, PROMPT
 from support.random_models import random_model
@@ -44,7 +43,7 @@ def test_numbering_is_computed_once(lm, monkeypatch, segmenter):
         calls.append(arguments)
         return numbering.find_numbering(*arguments)
 
-    for module in (locating, requests, prompt_module):
+    for module in (locating, preparing, prompt_module):
         monkeypatch.setattr(module, "find_numbering", counted)
     control = lm.tokenizer.all_special_tokens[0]
     documents = [f"[{number}] {text} {control} is data." for number, text in enumerate(("Owls", "Whales", "Cats"), 1)]

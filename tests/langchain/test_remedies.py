@@ -16,7 +16,7 @@ from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM, Prompt
 from ragbias.boundaries import locate
 from ragbias.errors import MissingDocumentsWarning, NumberedHeadersWarning
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 from support.prompts import SENTENCES
 
 PROMPT = ChatPromptTemplate.from_messages([("system", "Use it.\n\nContext:\n{context}"), ("human", "{input}")])

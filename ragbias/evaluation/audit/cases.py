@@ -20,11 +20,12 @@ from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.prompts import SYSTEM_PROMPT, stock_prompt
 from ragbias.frameworks.connection import Connection
 from ragbias.frameworks.remote import END
-from ragbias.frameworks.text_orders import order_text, text_origin
+from ragbias.frameworks.text_orders import order_text
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
-from ragbias.generation.request import RecordedRequest
+from ragbias.generation.preparing import split_prompt
+from ragbias.generation.recording import RecordedRequest
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, NoMethod
+from ragbias.methods import Method
 from ragbias.prompt import Prompt
 
 # the blank line before the first document makes the tokens of ``segmented`` and ``none`` equal
@@ -110,7 +111,7 @@ class UpstreamLM:
     def request(self, question: Question) -> Request:
         """Build the request for a question. Raise ``DataError`` if its documents cannot be located in the prompt."""
         text = INSTRUCTION + "\n\n".join(question.documents) + END + question.question
-        request = order_text(text_origin(text, locate(text, documents=question.documents), NoMethod()))
+        request = order_text(split_prompt(text, None, locate(text, documents=question.documents)))
         if request.report.n_found < len(question.documents) or request.origin.reason:
             reason = request.origin.reason or request.report.reason
             raise DataError(f"question {question.question!r:.60}: its documents were not found in the prompt: {reason}")

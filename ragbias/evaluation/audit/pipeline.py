@@ -16,7 +16,7 @@ from typing import Any
 from ragbias.data.questions import Question
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import AuditCase
-from ragbias.generation.request import RecordedRequest, recording
+from ragbias.generation.recording import RecordedRequest, recording
 
 ACCEPTED_PIPELINES = (
     "a LangChain runnable, a LangGraph graph or an agent of create_agent, a LlamaIndex query or chat engine, workflow "

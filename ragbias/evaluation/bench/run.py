@@ -15,7 +15,7 @@ from ragbias.evaluation.measures.aggregates import summarise_records
 from ragbias.evaluation.measures.per_question import group_by
 from ragbias.evaluation.runs import COST, SUMMARY, Costs, cost_key, read_costs
 from ragbias.evaluation.tasks.task import Case, Task
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 from ragbias.prompt import Prompt

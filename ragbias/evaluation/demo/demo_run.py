@@ -17,7 +17,7 @@ from ragbias.evaluation.measures.metrics import exact_match, normalise
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.evaluation.report.charts import draw_overlaid
 from ragbias.evaluation.tasks.task import spread_positions
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, parse_methods
 from ragbias.models.tiny.world import WorldQuestion, held_out_corpus, held_out_questions

@@ -20,7 +20,7 @@ from ragbias.evaluation.audit.verdict import Verdict, decide_verdict, define_fli
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.measures.metrics import same_answer
 from ragbias.generation import GenerationSettings
-from ragbias.generation.request import RecordedRequest
+from ragbias.generation.recording import RecordedRequest
 from ragbias.methods import CanonicalOrder, Method, NoMethod, PermutationVote, Pine, Segmented
 
 

@@ -10,7 +10,7 @@ from langchain_ragbias import ChatRagBias
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
 from ragbias.generation import GenerationSettings
-from ragbias.generation.request import recording
+from ragbias.generation.recording import recording
 from ragbias.methods import NoMethod
 from support.audited_pipelines import QUESTIONS, TEXTS, Unframed, chain, chat
 

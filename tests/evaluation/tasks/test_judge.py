@@ -11,7 +11,7 @@ from ragbias.evaluation.tasks import Judge, make_task
 from ragbias.evaluation.tasks import judge as judging
 from ragbias.evaluation.tasks.judge import find_verdict
 from ragbias.evaluation.tasks.task import Case
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 from ragbias.methods import CanonicalOrder, NoMethod, PermutationVote, Pine, Segmented
 
 PAIRS = [(f"Answer {n} is right.", f"I will not tell {n}.") for n in range(8)]

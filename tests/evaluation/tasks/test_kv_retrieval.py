@@ -7,7 +7,7 @@ import pytest
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import KVRetrieval
 from ragbias.evaluation.tasks.task import Case
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 
 RECORDS = [["a54e", "D1FF"], ["9f4a", "703a"], ["52a9", "b2f8"], ["f4eb", "d733"]]
 LINE = {"ordered_kv_records": RECORDS, "key": "52a9", "value": "b2f8"}
@@ -100,7 +100,8 @@ def test_more_pairs_or_positions_than_there_are_is_refused(data):
 
 def test_pairs_are_segments_and_the_split_adds_one_separator(data):
     case, _ = cases(data)
-    prompt, _, reason, _ = split_prompt(case.text, case.documents, None)
+    origin = split_prompt(case.text, case.documents, None)
+    prompt, reason = origin.parts, origin.reason
     assert not reason
     assert prompt.documents == tuple(",\n " + document for document in case.documents)
     assert prompt.text == case.text.replace("{", "{,\n ")

@@ -7,7 +7,7 @@ import pytest
 from ragbias.errors import DataError
 from ragbias.evaluation.tasks import LongBench
 from ragbias.evaluation.tasks.task import Case
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 
 CONTEXT = """\
 Passage 1:
@@ -114,7 +114,8 @@ def test_a_line_of_another_format_is_named(write, change, message):
 def test_each_passage_is_a_segment(data):
     for indices in (True, False):
         case, _ = cases(data, indices=indices)
-        prompt, _, reason, _ = split_prompt(case.text, case.documents, None)
+        origin = split_prompt(case.text, case.documents, None)
+        prompt, reason = origin.parts, origin.reason
         assert not reason
         assert prompt.text == case.text
         assert [document.strip() for document in prompt.documents] == list(case.documents)

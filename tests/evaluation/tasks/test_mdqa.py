@@ -9,7 +9,7 @@ from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import MultiDocumentQA
 from ragbias.evaluation.tasks.task import Case
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 from ragbias.methods import Pine
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
@@ -224,7 +224,8 @@ def test_a_position_beyond_the_documents_is_refused(oracle):
 def test_each_header_belongs_to_its_documents_segment(oracle):
     for indices in (True, False):
         (case,) = cases(oracle, documents=(5,), positions=(2,), limit=1, indices=indices)
-        prompt, _, reason, _ = split_prompt(case.text, case.documents, None)
+        origin = split_prompt(case.text, case.documents, None)
+        prompt, reason = origin.parts, origin.reason
         assert not reason
         assert prompt.documents == tuple(document + "\n" for document in case.documents)
         assert prompt.suffix == "\nQuestion: Who founded Falcon Station?\nAnswer:"

@@ -7,7 +7,7 @@ import pytest
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import MuSiQue, make_task
 from ragbias.evaluation.tasks.task import Case
-from ragbias.generation.request import split_prompt
+from ragbias.generation.preparing import split_prompt
 
 ENTRY: dict[str, Any] = {
     "question": "Who built the station that Quill's ship left from?",
