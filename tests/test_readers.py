@@ -184,7 +184,7 @@ def test_damage_is_named(tiny, reader, tmp_path, monkeypatch):
         (tmp_path, "is incomplete; expected .*, reader.json, which `ragbias adapt --out FOLDER` writes"),
     ):
         with pytest.raises(ReaderError, match=reason):
-            DebiasedLM(tiny.model, tiny.tokenizer, "pcw", reader=str(folder))
+            DebiasedLM(tiny.model, tiny.tokenizer, "pcw", reader=folder)
     (tmp_path / "partial").mkdir()
     with pytest.raises(
         ReaderError, match="contains an unfinished training, which the same `ragbias adapt` command finishes"

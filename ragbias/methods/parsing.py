@@ -9,6 +9,7 @@ Other distributions can add methods with the entry point group ``ragbias.methods
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -74,15 +75,17 @@ def _load_entry_point(name: str) -> type[Method]:
     return cls
 
 
-def get(method: str | Method | None, model_name: str | None = None, reader: str = "") -> Method:
-    """Create a method from text, or return the given instance. If ``reader`` is not empty, add it to the method.
+def get(
+    method: str | Method | None, model_name: str | None = None, reader: str | os.PathLike[str] | None = None
+) -> Method:
+    """Create a method from text, or return the given instance. If there is a ``reader``, add it to the method.
 
     Args:
         method: a name (``"pine"``), a name with parameters (``"attention-sorting(rounds=2)"``), a combination of two
             methods (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals, but words
-            and paths need no quotes. ``None`` is the default method of the model.
+            and paths need no quotes. ``None`` selects ``default_method(model_name)``.
         model_name: name of the model, for its default method and for methods with a profile per model.
-        reader: folder or name of a reader adapter for the method, as in ``"pcw(reader=folder)"``.
+        reader: folder or name of a reader adapter for the method, as in ``"pcw(reader=folder)"``; ``""`` is none.
 
     Raises:
         UnknownMethodError: no method has this name.
@@ -94,9 +97,9 @@ def get(method: str | Method | None, model_name: str | None = None, reader: str 
         if not isinstance(method, str):
             method_class(method)  # raises the error for this type
         method = _parse(without_blanks(method), model_name)
-    if not isinstance(reader, str):
-        raise MethodError(f"reader={reader!r}; expected the path of a folder as text")
-    method = replace(method, reader=reader) if reader else method
+    if reader is not None and not isinstance(reader, (str, os.PathLike)):
+        raise MethodError(f"reader={reader!r}; expected the path of a folder")
+    method = replace(method, reader=os.fspath(reader)) if reader else method
     if method.reader and not method.takes_reader:
         raise MethodError(f"{method.name} takes no reader; use 'none', 'pine', 'pcw' or another attention method")
     return method
