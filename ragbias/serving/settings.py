@@ -14,7 +14,7 @@ from ragbias.checks import Bounds
 class ServerSettings:
     """Limits, batching and other settings of a server. The command line and ``ray_serve.Cluster`` check the values."""
 
-    __pydantic_config__ = {"extra": "forbid"}  # for ``ray_serve.Cluster``
+    __pydantic_config__ = {"extra": "forbid", "revalidate_instances": "always"}  # for ``ray_serve.Cluster``
 
     api_key: str = field(default="", repr=False)  # one key per line for several tenants
     share_cache: bool = False  # whether tenants share cached documents

@@ -170,3 +170,5 @@ def test_a_cluster_is_built_from_its_arguments(monkeypatch):
     assert build(cluster) is not None
     with pytest.raises(ValidationError, match=r"settings\.max_batch\n.*greater than or equal to 1.*input_value=0"):
         Cluster.model_validate({"models": [{"model": "tiny"}], "settings": {"max_batch": 0}})
+    with pytest.raises(ValidationError, match=r"settings\.max_batch\n.*greater than or equal to 1.*input_value=0"):
+        Cluster(models=[ReplicatedModel(model="tiny")], settings=ServerSettings(max_batch=0))
