@@ -8,7 +8,6 @@ from ragbias.frameworks.chat_documents import message_documents as message_docum
 from ragbias.frameworks.chat_documents import render_conversation as render_conversation
 from ragbias.frameworks.chat_documents import replace_documents as replace_documents
 from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocuments
-from ragbias.frameworks.missing_documents import OnMissing as OnMissing
 from ragbias.frameworks.options import RagBiasOptions as RagBiasOptions
 from ragbias.frameworks.options import StopStrings as StopStrings
 from ragbias.frameworks.options import rename_arguments as rename_arguments
@@ -30,3 +29,4 @@ from ragbias.frameworks.tool_use import parse_tool_choice as parse_tool_choice
 from ragbias.frameworks.tool_use import supports_tools as supports_tools
 from ragbias.frameworks.tool_use import template_call as template_call
 from ragbias.frameworks.warming import warm as warm
+from ragbias.limits import OnMissing as OnMissing

@@ -17,13 +17,14 @@ from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
 from ragbias.display import validation_message
 from ragbias.errors import ArgumentError
-from ragbias.frameworks.missing_documents import MissingDocuments, OnMissing
+from ragbias.frameworks.missing_documents import MissingDocuments
 from ragbias.frameworks.options import RagBiasOptions
 from ragbias.frameworks.remote import LanguageModel, RemoteLM
 from ragbias.frameworks.run_state import LastReports, LocatedDocuments, Owner
 from ragbias.frameworks.tool_use import AnswerFormat, with_messages
 from ragbias.generation import Generation, GenerationSettings, Request, Stream
 from ragbias.generation.arguments import SAMPLING
+from ragbias.limits import OnMissing
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.models.loading import load_model, load_tokenizer
@@ -229,8 +230,7 @@ class PreparedCall:
 
     def details(self, generation: Generation) -> dict[str, Any]:
         """Return finish reason, report and log-probabilities of an answer. Also store its report."""
-        report = generation.report.as_dict()
-        self.store_report(report)
-        details = {"finish_reason": generation.finish_reason, "ragbias": report}
+        self.store_report(generation.report.as_dict())  # a copy, as the caller may change the returned dict
+        details = {"finish_reason": generation.finish_reason, "ragbias": generation.report.as_dict()}
         logprobs = self.form.logprobs(self.lm, generation)
         return details if logprobs is None else {**details, "logprobs": logprobs}

@@ -43,6 +43,14 @@ def test_a_template_renders_the_documents_of_a_call(lm, template):
     assert recorder.prompts[-1].count("Owls sleep.") == 1
 
 
+def test_blocks_replace_default_documents(lm):
+    llm = RagBiasLLM(lm=lm, max_new_tokens=2, on_missing="raise", generate_kwargs={"documents": ["A cat.", "A dog."]})
+    response = llm.chat([ChatMessage(blocks=[*blocks(list(GATES)), TextBlock(text="Which gate is blue?")])])
+    assert llm.last_report["n_found"] == 3
+    response.raw["ragbias"].clear()
+    assert llm.last_report["n_found"] == 3
+
+
 def test_documents_that_the_message_has_are_not_rendered_again(lm):
     recorder = recording(lm, GRANITE)
     llm = RagBiasLLM(lm=recorder, max_new_tokens=2)

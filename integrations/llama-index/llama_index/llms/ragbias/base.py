@@ -85,8 +85,6 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         RagBiasError: a method, model, argument or prompt is invalid. See the subclass and the message.
     """
 
-    model_config = FrameworkModel.model_config
-
     model_name: str = ""
     """A hub name, a path, ``"tiny"`` for the embedded model, or the model's name at ``base_url``."""
     max_new_tokens: int = 256
@@ -296,18 +294,25 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
             form = answer_format(self.lm, tools, "required" if tools and required else None)
         except UnsupportedToolsError:  # the call cannot be forced, but the model may write it
             form = answer_format(self.lm, tools)
-        call = self._merge_arguments(convert_arguments(arguments), self.lm.name)
-        return self._prepare_conversation(messages, call, replace(form, parallel=parallel))
+        given = convert_arguments(arguments)
+        call, form = self._merge_arguments(given, self.lm.name), replace(form, parallel=parallel)
+        return self._prepare_conversation(messages, call, form, "documents" in given)
 
-    def _prepare_conversation(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
-        """Prepare a conversation. Its documents are located now, as the synthesis may end before a stream is read."""
+    def _prepare_conversation(
+        self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat, explicit: bool = True
+    ) -> PreparedCall:
+        """Prepare a conversation. Its documents are located now, as the synthesis may end before a stream is read.
+
+        Documents in content blocks replace those of ``call`` unless the caller gave the latter (``explicit``).
+        """
         messages = conversation.with_system_prompt(messages, self.system_prompt)
         bare, blocks = conversation.split_off_documents(messages)
-        texts = tuple(map(str, blocks)) or None if call.documents is None else call.documents
+        documents = call.documents if explicit or not blocks else None
+        texts = tuple(map(str, blocks)) or None if documents is None else documents
         turns, boundaries = None, None
         if self._uses_chat_template:
             turns, bare_turns = conversation.to_dicts(messages), conversation.to_dicts(bare)
-            rendered = render_conversation(self.lm, turns, form, call.documents, blocks, bare_turns)
+            rendered = render_conversation(self.lm, turns, form, documents, blocks, bare_turns)
             prompt, turns, boundaries = rendered
         else:
             prompt = self._chat_prompt(messages)

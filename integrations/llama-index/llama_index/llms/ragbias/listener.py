@@ -64,7 +64,7 @@ _extraction: ContextVar[str | None] = ContextVar("ragbias_llama_index_extraction
 class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     """Record the texts of retrieved nodes. Add failures to reports, because the dispatcher ignores exceptions."""
 
-    retrievals: Retrievals = Field(default_factory=partial(Retrievals, CONTEXT_VARIABLE))
+    retrievals: Retrievals = Field(default_factory=partial(Retrievals, CONTEXT_VARIABLE), exclude=True, repr=False)
     _runs: OrderedDict[str, Ends] = PrivateAttr(default_factory=OrderedDict)
     _runs_with_retrieval: set[str | None] = PrivateAttr(default_factory=set)  # runs that contain a retrieval
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
