@@ -54,5 +54,9 @@ def missing_extra_message(error: ModuleNotFoundError, command: str | None = None
 
 
 def _remedy(module: str, error: ImportError, extra: str, distribution: str = "ragbias", folder: str = ".") -> str:
-    command = f"pip install '{distribution}[{extra}]' (from a clone: pip install -e '{folder}[{extra}]')"
-    return f"{module} cannot be imported ({error}); install it with: {command}"
+    return f"{module} cannot be imported ({error}); install it with: {install_command(extra, distribution, folder)}"
+
+
+def install_command(extra: str, distribution: str = "ragbias", folder: str = ".") -> str:
+    """Return the command that installs an extra. See ``require`` for the arguments."""
+    return f"pip install '{distribution}[{extra}]' (from a clone: pip install -e '{folder}[{extra}]')"

@@ -29,6 +29,7 @@ from ragbias import attention
 from ragbias.attention.keys import Alibi, Group, Rotary, Scoring
 from ragbias.call_site import warn
 from ragbias.errors import BackendError, BackendFallbackWarning
+from ragbias.extras import install_command
 
 BACKENDS = ("auto", "torch", "triton", "flash")
 PACKAGES = {"triton": "triton", "flash": "flash_attn"}
@@ -92,7 +93,7 @@ def _import_error(backend: str) -> str:
     """Return the reason why a backend cannot be imported, or an empty string."""
     package = PACKAGES[backend]
     if find_spec(package) is None:
-        return f"needs {package}; pip install 'ragbias[{backend}]'"
+        return f"needs {package}; {install_command(backend)}"
     try:
         import_module(f"ragbias.attention.{backend}_backend")
     except Exception as error:  # packages for another driver or torch version raise errors of any class

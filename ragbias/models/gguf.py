@@ -26,6 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from ragbias.errors import MissingExtraError, ModelFileError, UnsupportedModelError, first_line
+from ragbias.extras import install_command
 from ragbias.files import digest_of_file, irregular_kind, sync, sync_folder
 
 MAGIC = b"GGUF"
@@ -83,7 +84,7 @@ def dequantise(parts: Sequence[Path], name: str) -> Path:
         for package in NEEDED:
             if find_spec(package) is None:
                 raise MissingExtraError(
-                    f"model {name!r} is a GGUF file and needs {package}; install it with: pip install 'ragbias[gguf]'"
+                    f"model {name!r} is a GGUF file and needs {package}; install it with: {install_command('gguf')}"
                 )
         copies.mkdir(parents=True, exist_ok=True)
         with FileLock(copies / ".lock"):  # one process writes while others wait

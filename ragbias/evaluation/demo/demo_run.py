@@ -129,7 +129,8 @@ def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[st
     integrations = sorted(entry_points(group="ragbias.demo"), key=lambda entry: entry.name)
     if not integrations:
         raise MissingExtraError(
-            "no integration is installed; install both with: pip install langchain-ragbias llama-index-llms-ragbias"
+            "no integration is installed; install both with: pip install langchain-ragbias llama-index-llms-ragbias "
+            "(from a clone: pip install -e integrations/langchain -e integrations/llama-index)"
         )
     for integration in integrations:
         answer = integration.load()
