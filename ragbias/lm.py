@@ -26,7 +26,7 @@ from ragbias.generation.answering import Answering
 from ragbias.generation.decoding import openai_logprobs
 from ragbias.generation.preparing import check_lists, prepare_request, split_prompt
 from ragbias.generation.recording import RecordedRequest, open_recordings
-from ragbias.generation.request import Origin, check_length
+from ragbias.generation.request import Origin, check_length, longest_prompt
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.methods import Method
@@ -340,7 +340,7 @@ class DebiasedLM:
         if request.method.acts_on == "answers":
             raise MethodError(f"{request.method.name} votes on answers and gives no score; pass another method")
         target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
-        check_length(Request.longest_prompt(request.method, request.tokens), self.window, len(target))
+        check_length(longest_prompt(request.method, request.tokens), self.window, len(target))
         return Score(target, logprobs_of(self.model, request, target, self.backend, self.cache), request.report)
 
     def warm(

@@ -27,7 +27,7 @@ from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
 from ragbias.evaluation.measures.bootstrap import MIN_QUESTIONS, Interval, share
 from ragbias.evaluation.report.tables import Grid, fit_terminal
 from ragbias.generation import Request
-from ragbias.generation.request import check_length
+from ragbias.generation.request import check_length, longest_prompt
 from ragbias.generation.scoring import continuation_ids, score_continuations
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, parse_methods
@@ -140,7 +140,7 @@ def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None
     before = request.origin.parts.suffix
     targets = [continuation_ids(lm.tokenizer, before, text) for text in case.question.answers]
     longest = max(map(len, targets), default=1)
-    check_length(Request.longest_prompt(request.method, request.tokens), lm.window, longest)
+    check_length(longest_prompt(request.method, request.tokens), lm.window, longest)
     scores = score_continuations(lm.model, request, targets, lm.backend, lm.cache)
     return scores.next_token, max(scores.logprobs, default=None)
 

@@ -20,7 +20,7 @@ from ragbias.checks import check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError, WrongTypeError
 from ragbias.generation.ranking import model_attention, ranking_of
-from ragbias.generation.request import Origin, Report, Request, check_length
+from ragbias.generation.request import Origin, Report, Request, check_length, longest_prompt
 from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.models.control_tokens import control_tokens
@@ -119,7 +119,7 @@ def prepare_request(
     ran, why_plain = origin.method, origin.why_plain
     plain = origin.whole(tokenizer)
     tokens = origin.tokens if ran.needs_documents else plain
-    check_length(Request.longest_prompt(ran, tokens), window_of(model.config))
+    check_length(longest_prompt(ran, tokens), window_of(model.config))
     order: tuple[int, ...] = ()
     if isinstance(ran, ReorderingMethod):
         attention = model_attention(model, tokenizer, origin, cancelled)

@@ -76,13 +76,6 @@ class Request:
     origin: Origin
     cancelled: threading.Event | None = field(default=None, compare=False, repr=False)
 
-    @staticmethod
-    def longest_prompt(method: Method, tokens: TokenisedPrompt) -> int:
-        """Return the number of tokens in the longest prompt that a method runs."""
-        if not isinstance(method, JointMethod):
-            return len(tokens.ids)
-        return max(len(tokens.reordered(indices).ids) for indices in method.prompts(tokens.documents))
-
     def candidates(self) -> list[Request]:
         """Return the requests to run: one per order of a vote, one per prompt of a ``JointMethod``, or this request."""
         if isinstance(self.method, JointMethod):
@@ -203,6 +196,13 @@ class Score:
     @property
     def total(self) -> float:
         return sum(self.logprobs)
+
+
+def longest_prompt(method: Method, tokens: TokenisedPrompt) -> int:
+    """Return the number of tokens in the longest prompt that a method runs."""
+    if not isinstance(method, JointMethod):
+        return len(tokens.ids)
+    return max(len(tokens.reordered(indices).ids) for indices in method.prompts(tokens.documents))
 
 
 def check_length(length: int, window: int, answer: int = 1) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ragbias import limits
 from ragbias.errors import RunError
-from ragbias.generation import Report, Request
+from ragbias.generation import Report
 from ragbias.generation.request import check_length
 from ragbias.generation.scoring import continuation_ids, kl, score_continuations
 from ragbias.lm import DebiasedLM
@@ -194,7 +194,7 @@ def score_gold(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldSc
     before = request.origin.parts.suffix or prompt
     targets = [continuation_ids(lm.tokenizer, before, text) for text in task.continuations(prompt, case)]
     lengths = [len(candidate.tokens.ids) for candidate in request.candidates()]
-    check_length(Request.longest_prompt(request.method, request.tokens), lm.window, max(map(len, targets)))
+    check_length(max(lengths), lm.window, max(map(len, targets)))
     scores = score_continuations(lm.model, request, targets, lm.backend, lm.cache)
     best = max(range(len(targets)), key=scores.logprobs.__getitem__)
     return GoldScore(
