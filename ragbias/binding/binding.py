@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
@@ -22,7 +20,8 @@ from transformers.cache_utils import DynamicLayer
 from ragbias.attention.backends import check_backend
 from ragbias.attention.keys import Encoding, Scoring, rotate
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
-from ragbias.errors import BindingError, NoDocumentsError, SpanError, UnsupportedModelError
+from ragbias.binding.session import Session, open_session
+from ragbias.errors import BindingError, UnsupportedModelError
 from ragbias.methods import AttentionCall, AttentionMethod, SequenceLayout
 from ragbias.prompt import Span
 
@@ -43,8 +42,7 @@ open_bindings: ContextVar[tuple[PlainBinding, ...]] = ContextVar("ragbias_opened
 
 def binding_of(decoder: nn.Module) -> PlainBinding | None:
     """Return the innermost open binding on this decoder."""
-    active = (binding for binding in reversed(open_bindings.get()) if binding.is_open)
-    return next((binding for binding in active if binding.decoder is decoder), None)
+    return next((other for other in reversed(open_bindings.get()) if other.is_open and other.decoder is decoder), None)
 
 
 @contextmanager
@@ -62,17 +60,6 @@ def activate(binding: PlainBinding) -> Iterator[None]:
     finally:
         binding.is_open = False  # repeated, in case an interrupt skipped the line above
         open_bindings.set(tuple(other for other in open_bindings.get() if other.is_open))
-
-
-@dataclass
-class Session:
-    """The state of a batch of prompts through prefill and decoding."""
-
-    layouts: list[SequenceLayout]  # one layout for each sequence
-    seen: int  # number of columns in the cache
-    permutation: Tensor | None  # int64 [batch, T]: prompt column of each model column; None if no column moves
-    memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)  # by (layer, sequence or None)
-    last_keys: Tensor | None = None  # keys [batch, G, d] of the last prompt token, to detect moved sequences
 
 
 class _ForwardPass(threading.local):
@@ -309,88 +296,3 @@ def active_binding_of(module: nn.Module) -> Binding | None:
         if module in binding.modules and binding.is_open:
             return binding if isinstance(binding, Binding) and module in binding.layers else None
     return None
-
-
-def open_session(
-    method: AttentionMethod,
-    spans: list[list[Span]],
-    tokens: Tensor,
-    attention_mask: Tensor | Mapping[str, Tensor | None] | None,
-) -> Session:
-    """Return the session of a batch of whole prompts. ``tokens`` are ids ``[batch, T]`` or embeddings."""
-    batch, length = tokens.shape[:2]
-    if spans and batch % len(spans):
-        raise SpanError(f"spans were given for {len(spans)} sequences, but the batch has {batch}")
-    repeat = batch // len(spans) if spans else 0  # beams and multiple return sequences repeat each prompt
-    layouts, permutations = [], []
-    for index, pad in enumerate(_count_padding(attention_mask, batch, length)):
-        columns = spans[index // repeat] if spans else []
-        if method.needs_documents:
-            _check_spans(method, columns, pad, length)
-        order = list(range(len(columns)))
-        if method.invariant:
-            order = method.document_order([_sort_key(tokens[index, begin:end]) for begin, end in columns])
-        begin, ordered = columns[0][0] if columns else 0, [columns[i] for i in order]
-        edges = itertools.accumulate((right - left for left, right in ordered), initial=begin - pad)
-        layouts.append(SequenceLayout(pad, length - pad, tuple(itertools.pairwise(edges)), tuple(order)))
-        permutation = torch.arange(length)
-        if order != sorted(order):
-            permutation[begin : columns[-1][1]] = torch.cat([torch.arange(left, right) for left, right in ordered])
-        permutations.append(permutation)
-    moved = any(layout.order != tuple(sorted(layout.order)) for layout in layouts)
-    return Session(layouts, 0, torch.stack(permutations).to(tokens.device) if moved else None)
-
-
-def _sort_key(document: Tensor) -> Sequence[Any]:
-    """Return the sort key of a document: its token ids ``[L]``, or the bytes of its embeddings ``[L, hidden]``."""
-    if document.dim() == 1:
-        ids: list[int] = document.tolist()
-        return ids
-    return [embedding.tobytes() for embedding in document.float().cpu().numpy()]
-
-
-def _check_spans(method: AttentionMethod, spans: list[Span], pad: int, length: int) -> None:
-    if not spans:
-        raise no_documents_error(method.name)
-    for left, right in itertools.pairwise(spans):
-        if left[1] != right[0]:
-            raise SpanError(
-                f"tokens {left[1]} to {right[0]} between spans {left} and {right} belong to no document; "
-                "include the separator in each document's span"
-            )
-    if spans[0][0] < pad or spans[-1][1] > length:
-        raise SpanError(f"spans {spans[0]} to {spans[-1]} lie outside the prompt, which has columns {pad} to {length}")
-    if spans[-1][1] == length:
-        raise SpanError(f"the last span {spans[-1]} ends the prompt; expected at least one token after the documents")
-
-
-def _count_padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch: int, length: int) -> list[int]:
-    """Return the number of padding columns at the left of each sequence."""
-    if isinstance(attention_mask, Mapping):  # multimodal models use a mask [batch, 1, Q, K] per layer type
-        attention_mask = attention_mask.get("full_attention")
-        if attention_mask is not None:  # select the keys that the last query sees
-            attention_mask = attention_mask[:, 0, -1]
-            attention_mask = attention_mask if attention_mask.dtype == torch.bool else attention_mask >= 0
-    if attention_mask is None:
-        return [0] * batch
-    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
-        raise BindingError("expected a 2-D attention_mask [batch, length]; custom masks are not supported")
-    if attention_mask.shape[1] != length:
-        raise BindingError(f"attention_mask has {attention_mask.shape[1]} columns, but the prompt has {length} tokens")
-    mask = attention_mask.bool().expand(batch, -1)
-    pads: list[int] = (length - mask.sum(-1)).tolist()
-    for index, pad in enumerate(pads):
-        if not mask[index, pad:].all():
-            raise BindingError(
-                f"sequence {index} has padding that is not on the left; set tokenizer.padding_side = 'left'"
-            )
-        if pad == length:
-            raise BindingError(f"sequence {index} has only padding")
-    return pads
-
-
-def no_documents_error(method: str) -> NoDocumentsError:
-    """Create the error for a method that needs spans and got none."""
-    return NoDocumentsError(
-        f"{method} needs to know which tokens are documents; pass spans=[(begin, end), ...] in tokens"
-    )

@@ -26,7 +26,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ragbias.attention import Scoring
 from ragbias.attention.backends import choose_backend
 from ragbias.binding.architectures import Architecture, architecture_of, attention_modules, decoder_of, head_dim
-from ragbias.binding.binding import Binding, PlainBinding, activate, active_binding_of, binding_of, no_documents_error
+from ragbias.binding.binding import Binding, PlainBinding, activate, active_binding_of, binding_of
+from ragbias.binding.session import no_documents_error
 from ragbias.errors import MethodError, UnsupportedModelError
 from ragbias.methods import AttentionMethod, Method, get
 from ragbias.prompt import Span, check_spans
