@@ -105,7 +105,7 @@ def test_the_page_holds_only_summary_figures_with_intervals(runs, root):
     assert f"### {NAME}: tiny, 4 documents, model tiny: log-probability of the gold answer" in page
     assert "\nA study of the embedded model, and of nothing else. See the [report with curves]" in page
     assert "| prefill |" not in page.split("### ")[1]  # the cost was not measured with an interval
-    assert "copied to the others: canonical-order, pine." in page
+    assert "copied to the other orders: canonical-order, pine." in page
 
 
 def test_evidence_and_advice_need_only_the_stored_summary(runs, root, tmp_path):

@@ -169,13 +169,14 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], r
         for reason, count in method["ran_plain"].items():
             notes.append(f"{label}: {count} of {method['rows']} answers came from the plain model: {reason}")
     notes += [
-        f"Passages were cut to {words} words around the gold answer, or their first {words} (shorten={words})."
+        f"Passages were cut to {words} words around the gold answer. Passages without the gold answer were cut to "
+        f"their first {words} words (shorten={words})."
         for words in sorted({record.shorten for record in records if record.shorten is not None})
     ]
     if copied := sorted({record.method for record in records if record.copied}):
         notes.append(
-            f"Answers measured in one document order and copied to the others: {', '.join(copied)}. "
-            "The invariance of these methods is assumed here, not measured."
+            "These methods ran with one document order, and their results were copied to the other orders: "
+            f"{', '.join(copied)}. The invariance of these methods is assumed here, not measured."
         )
     return notes
 
