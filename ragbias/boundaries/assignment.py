@@ -64,10 +64,10 @@ def select_last_message(text: str, known: Known) -> Known | None:
 def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
     """Return one occurrence for each document in ascending order, or ``None`` if the choice is ambiguous.
 
-    ``documents`` may list a document twice. If an occurrence is left over, the choice is ambiguous in these cases:
+    ``documents`` may list a document twice. If other occurrences remain, the choice is ambiguous in these cases:
 
     - Documents overlap, and no line break or tab outside the documents separates all chosen occurrences.
-    - Occurrences of several documents are left over, or one of them is next to the chosen ones, after a separator.
+    - Several documents have other occurrences, or only a separator is between a chosen and another occurrence.
     - Different separators join the chosen occurrences.
     """
     named = Counter(documents)
@@ -92,7 +92,7 @@ def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> lis
 
 
 def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
-    """Whether long documents partly overlap, or one contains another while ``rest`` has copies of known documents."""
+    """Whether two long documents partly overlap, or one contains the other and ``rest`` also contains documents."""
     long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     left_over = not known.keys().isdisjoint(_documents(rest))
     last: Occurrence | None = None
@@ -129,7 +129,7 @@ def is_long(document: str) -> bool:
 
 
 def _is_block(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
-    """Whether a line break or tab outside documents separates all ``chosen``, and no occurrence crosses their ends."""
+    """Whether the same text with a line break or tab separates all ``chosen``, and no occurrence crosses its edges."""
     edges = (chosen[0].begin, chosen[-1].end)
     is_crossed = any(o.begin < edge < o.end for o in chain.from_iterable(known.values()) for edge in edges)
     return not is_crossed and is_uniform(text, chosen) and not _distinct_separator(text, chosen).isprintable()
@@ -218,7 +218,7 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence] |
 
 
 def _may_be_elsewhere(text: str, assigned: Sequence[Occurrence], every: Known) -> bool:
-    """Whether a short document also occurs outside the assigned occurrences, perhaps as part of the context."""
+    """Whether the context may contain a short document at another occurrence instead of the assigned one."""
     cover = _Cover(text, assigned)
     short = {occurrence.document for occurrence in assigned if not is_long(occurrence.document)}
     rivals = [occurrence for document in short for occurrence in every[document] if not cover.overlaps(occurrence)]
@@ -226,7 +226,7 @@ def _may_be_elsewhere(text: str, assigned: Sequence[Occurrence], every: Known) -
 
 
 def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
-    """Whether a separator that no document contains joins the documents, and all ``rivals`` are inside sentences."""
+    """Whether a separator that no document contains joins the documents, and other occurrences are in sentences."""
     begin, end, separator = assigned[0].begin, assigned[-1].end, _distinct_separator(text, assigned)
     in_sentence = all(is_in_sentence(text, occurrence) for occurrence in rivals)
     beside = any(separator in (text[occurrence.end : begin], text[end : occurrence.begin]) for occurrence in rivals)
@@ -271,7 +271,7 @@ class _ContiguousSearch:
         self.steps = MAX_STEPS
 
     def best(self) -> list[Occurrence]:
-        """Return the longest sequence. Ties prefer whole words, quotes, separators without letters, and block ends."""
+        """Return the longest sequence. Ties go to whole words, quotes, separators without letters, and block ends."""
         longest = next(iter(self.options))
         anchors = sorted(self.options[longest], key=lambda o: (o.end - o.begin, o.begin), reverse=True)
         best: list[Occurrence] = []

@@ -168,7 +168,7 @@ def is_number(text: str, begin: int, end: int) -> bool:
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` seems incomplete: a letter, a digit or the same character follows or precedes it."""
+    """Whether ``text[begin:end]`` seems incomplete: a letter, digit, or copy of its edge character is next to it."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
     return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
@@ -184,7 +184,7 @@ def have_same_ends(text: str, occurrences: Sequence[Occurrence]) -> bool:
 
 
 def is_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether only a label, tag, bullet or number shares the occurrence's lines or quotation marks."""
+    """Whether the occurrence's lines or quotation marks contain nothing else, except a label, tag, bullet or number."""
     line = text[text.rfind("\n", 0, occurrence.begin) + 1 : occurrence.begin]
     is_begin = is_separator(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
     return is_begin and ends_block(text, occurrence)
@@ -248,9 +248,9 @@ def _common_length(text: str, begin: int, document: str) -> int:
 
 
 def count_absent(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
-    """Count the documents of which the prompt contains no part outside ``occurrences``.
+    """Count the documents that are missing from the prompt. Text in ``occurrences`` does not count.
 
-    A part is a whole document or at least ``MIN_PRESENT`` characters, because a question may contain shorter parts.
+    A document is missing if the prompt contains neither all of it nor ``MIN_PRESENT`` characters in a row.
     """
     edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
     outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))

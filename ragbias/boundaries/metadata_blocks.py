@@ -117,7 +117,7 @@ def _distinct_fields(fields: Sequence[Fields]) -> list[Fields]:
 
 
 def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Iterator[tuple[int, _Template]]:
-    """Yield templates that produce the gap, each with the number of values that belong to the left document."""
+    """Yield each template that produces the gap, and the number of metadata values in its footer."""
     matches = _find_values(gap, left, right, word)
     if not matches or len(matches) > MAX_MATCHES:
         return

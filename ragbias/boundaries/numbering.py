@@ -83,7 +83,7 @@ class Candidate(NamedTuple):
         return right[:1].isalnum() or (left[-1:].isalnum() and not GLUED_LABEL.search(self.line))
 
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the keys of the candidate's two groups: one by the preceding word, one by the preceding character."""
+        """Return two keys for groups of candidates: with the preceding word, and with the preceding character."""
         word = (OPEN_TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty or white space
         after = _normalise(self.after[:1])
         character = _normalise(self.line[-1:])
@@ -199,7 +199,7 @@ def _is_consecutive(series: Series) -> bool:
 
 
 class _Regions:
-    """Regions that may contain the documents' numbers, one per document. The region ``edge`` also has other text."""
+    """Regions that may contain the documents' numbers, one per document. Region ``edge`` also contains other text."""
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.text, self.spans, self.edge = text, spans, edge

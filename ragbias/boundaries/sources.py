@@ -106,7 +106,7 @@ def _is_short(name: str, value: str) -> bool:
 
 
 class _Block:
-    """The documents of a ``with ragbias.documents(...)`` block. ``ended``: whether it ended in another context."""
+    """The documents of a ``with ragbias.documents(...)`` block, and whether it ``ended`` in another context."""
 
     def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
         self.texts, self.outer, self.ended = texts, outer, False

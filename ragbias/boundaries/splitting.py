@@ -121,7 +121,7 @@ def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
 
 
 def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """Split a prompt. If the white space of documents differs on a side, strip it, unless a header or footer is there.
+    """Split a prompt. On a side where the documents' white space differs, strip it if no header or footer is there.
 
     Each document ends with a separator if one follows the last document. Otherwise each document begins with one.
     """
@@ -217,7 +217,7 @@ def _begins_header(before: str, header: str) -> bool:
 
 
 def _ends_footer(footer: str, after: str) -> bool:
-    """Whether ``footer`` is complete: it is not the beginning of a longer footer that ends in ``after``."""
+    """Whether ``footer`` is complete: it has no words, ends with a tag, or ends its line or the prompt."""
     return not contains_words(footer) or footer.endswith(">") or after[:1] in ("", "\n")
 
 

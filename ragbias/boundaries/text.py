@@ -58,7 +58,6 @@ class MarginSpan(tuple[int, int]):
 
 
 def add_margins(span: CharSpan, margins: Margins) -> CharSpan:
-    """Return the span with these margins."""
     if not any(margins):
         return span
     aware = MarginSpan(span)

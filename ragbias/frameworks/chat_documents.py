@@ -129,7 +129,7 @@ def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
 
 
 def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocument] = ()) -> list[Message]:
-    """Replace the documents of the last message with documents. Remove documents without a replacement."""
+    """In the last message that contains documents, replace each by the next of ``documents``, or remove it."""
     given, replaced = iter(documents), list(messages)
     for index in reversed(range(len(messages))):
         content = messages[index]["content"]

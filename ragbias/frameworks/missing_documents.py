@@ -50,8 +50,8 @@ class MissingDocuments:
             documents: documents of the call; default: the documents of an enclosing ``ragbias.documents`` block.
             segmenter: segmenter of the call, if any.
             suspected: whether documents may be missing because a retrieval was not recorded.
-            at_end: a function that registers a warning for the end of the run, because a later step may retrieve
-                documents; ``None`` outside a run.
+            at_end: a function that delays a warning to the end of the run, and drops it if a later step of the run
+                retrieves documents; ``None`` outside a run.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the plain model would answer.

@@ -108,7 +108,7 @@ class DocumentStates:
         return [(heads // getattr(module, "num_key_value_groups", 1), tokens, head_dim(module)) for module in modules]
 
     def _dtypes(self) -> set[torch.dtype]:
-        """Return the possible dtypes of keys and values. Under autocast, norms may keep the model's dtype."""
+        """Return the possible dtypes of keys and values: the model's dtype and, under autocast, that of autocast."""
         device = self._model.device.type
         casts = torch.is_autocast_enabled(device)
         return {self._model.dtype, *([torch.get_autocast_dtype(device)] if casts else [])}

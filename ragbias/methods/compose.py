@@ -22,8 +22,8 @@ class Reweightable(AttentionMethod):
 class Compose(AttentionMethod):
     """SIW combined with channel scaling or with Self-Extend.
 
-    In layers where both act, SIW changes the attention weights of Self-Extend. If the other method is channel scaling,
-    SIW changes the weights of plain attention. Then channel scaling replaces the attention of the last tokens.
+    In layers where both act, SIW changes the attention weights that Self-Extend computes. With channel scaling, SIW
+    first changes the weights of plain attention. Then channel scaling recomputes the outputs of the last tokens.
 
     Args:
         methods: ``SIW`` and ``ChannelScaling``, or ``SIW`` and ``SelfExtend``, in any order.

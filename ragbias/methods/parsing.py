@@ -106,7 +106,7 @@ def get(
 
 
 def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]:
-    """Create the methods in a comma-separated list. A key of the result is a method's text without white space."""
+    """Create the methods in a comma-separated list. The keys are the methods' texts, see ``without_blanks``."""
     parsed: dict[str, Method] = {}
     for label in split_outside_brackets(without_blanks(text), ",", text):
         method = _parse(label, model_name)

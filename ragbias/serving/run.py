@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Close old idle connections, and the oldest ones while there are too many. uvicorn calls this every 0.1 s."""
+        """Close connections that are idle too long, or if there are too many. uvicorn calls this every 0.1 s."""
         now, before = time.monotonic(), self._idle_since
         protocols: list[Any] = list(self.server_state.connections)
         connections = [(protocol, protocol.cycle) for protocol in protocols]

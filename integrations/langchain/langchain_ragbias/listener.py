@@ -144,7 +144,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         return None if tree is None else tree.on_end_without_retrieval.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
-        """Return the parent run's id of the running completion request with this prompt, or ``None``."""
+        """Find the running completion request with this prompt. Return its parent run's id, or ``None``."""
         with self._lock:
             return next((parent for text, parent in reversed(self._prompts.values()) if text == prompt), None)
 

@@ -17,7 +17,8 @@ class PagedLayer:
 
     Args:
         layer: vLLM's attention layer.
-        cache: keys and values ``[blocks, G, block size, 2 d]``. The layout within a block depends on the backend.
+        cache: keys and values ``[blocks, G, block size, 2 d]`` for ``G`` KV heads of size ``d``. The order of numbers
+            within a block depends on the backend.
     """
 
     def __init__(self, layer: Any, cache: Tensor) -> None:
