@@ -2,11 +2,10 @@ from ragbias.frameworks.calls import Call as Call
 from ragbias.frameworks.calls import FrameworkModel as FrameworkModel
 from ragbias.frameworks.calls import PreparedCall as PreparedCall
 from ragbias.frameworks.chat_documents import ChatDocument as ChatDocument
+from ragbias.frameworks.chat_documents import RenderedConversation as RenderedConversation
 from ragbias.frameworks.chat_documents import block_document as block_document
 from ragbias.frameworks.chat_documents import join_parts as join_parts
-from ragbias.frameworks.chat_documents import message_documents as message_documents
 from ragbias.frameworks.chat_documents import render_conversation as render_conversation
-from ragbias.frameworks.chat_documents import replace_documents as replace_documents
 from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocuments
 from ragbias.frameworks.options import RagBiasOptions as RagBiasOptions
 from ragbias.frameworks.options import StopStrings as StopStrings

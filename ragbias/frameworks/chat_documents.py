@@ -59,6 +59,15 @@ class RenderedPrompt(NamedTuple):
     boundaries: Boundaries
 
 
+class RenderedConversation(NamedTuple):
+    """The prompt of a conversation. Documents in ``blocks`` are those of each message, the latest message first."""
+
+    prompt: str
+    turns: list[Message] | None = None  # with the format's instruction; None if no chat template rendered them
+    boundaries: Boundaries | None = None  # of the documents that the chat template rendered
+    blocks: Sequence[Sequence[str]] = ()
+
+
 def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
     """Return the document in a content block, or None if the type of the block is not in ``BLOCKS``.
 
@@ -131,12 +140,9 @@ def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
 def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocument] = ()) -> list[Message]:
     """In the last message that contains documents, replace each by the next of ``documents``, or remove it."""
     given, replaced = iter(documents), list(messages)
-    for index in reversed(range(len(messages))):
-        content = messages[index]["content"]
-        if not isinstance(content, str) and any(isinstance(part, ChatDocument) for part in content):
-            parts = [next(given, "") if isinstance(part, ChatDocument) else part for part in content]
-            replaced[index] = {**messages[index], "content": parts}
-            break
+    for index, message in [each for each in enumerate(messages) if message_documents([each[1]])][-1:]:
+        parts = [next(given, None) if isinstance(part, ChatDocument) else part for part in message["content"]]
+        replaced[index] = {**message, "content": [part for part in parts if part is not None]}
     return replaced
 
 
@@ -163,29 +169,27 @@ def name_absent(texts: Sequence[str], content: str) -> list[str]:
 
 def render_conversation(
     lm: LanguageModel,
-    turns: Sequence[Message],
+    messages: Sequence[Message],
     form: AnswerFormat,
     texts: Sequence[str] | None,
-    blocks: Sequence[ChatDocument],
-    bare: Sequence[Message],
-) -> tuple[str, list[Message], Boundaries | None]:
-    """Render a conversation of texts with the chat template, which also renders documents that are absent.
-
-    Return the prompt, the conversation with the format's instruction, and the boundaries of rendered documents.
+    join: Callable[[Sequence[Message]], list[Message]] = join_parts,
+) -> RenderedConversation:
+    """Render a conversation with the chat template, which also renders documents that are absent.
 
     Args:
-        texts: documents of the call. ``None`` selects ``blocks``.
-        blocks: documents of the last message that has any.
-        bare: the conversation without ``blocks``.
+        texts: documents of the call. ``None`` selects those of the last message that has any.
+        join: a function that joins the parts of each message into one text.
     """
-    documents, shown, searched = blocks, bare, turns[:0]
-    if texts is not None:
+    turns, blocks = join(messages), message_documents(messages)
+    if texts is None:
+        documents, shown, searched = next(iter(blocks), []), join(replace_documents(messages)), turns[:0]
+    else:
         documents, shown, searched = [ChatDocument("", text) for text in texts], turns, turns
-    chat_text = partial(lm.chat_text, form.with_instruction(shown), form.tools)
-    rendered = render_if_absent(chat_text, documents, searched)
-    messages = form.with_instruction(turns)
-    text, boundaries = rendered or (lm.chat_text(messages, form.tools), None)
-    return text + form.beginning, messages, boundaries  # an f-string would lose the marks of control-token strings
+    rendered = render_if_absent(partial(lm.chat_text, form.with_instruction(shown), form.tools), documents, searched)
+    turns = form.with_instruction(turns)
+    text, boundaries = rendered or (lm.chat_text(turns, form.tools), None)
+    prompt = text + form.beginning  # an f-string would lose the marks of control-token strings
+    return RenderedConversation(prompt, turns, boundaries, [list(map(str, found)) for found in blocks])
 
 
 def render_if_absent(

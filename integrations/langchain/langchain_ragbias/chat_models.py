@@ -41,9 +41,7 @@ from ragbias.frameworks import (
     ToolCall,
     answer_format,
     join_parts,
-    message_documents,
     render_conversation,
-    replace_documents,
 )
 from ragbias.frameworks import asyncio_bridge as bridge
 
@@ -320,14 +318,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         call = self._merge_call({name: value for name, value in arguments.items() if name not in FORMAT}, stop)
         tools, choice, requested_format = map(arguments.get, FORMAT)
         form = answer_format(self.lm, tool_schemas(tools), choice, requested_format)
-        converted = template_messages(messages)
-        turns, bare = join_parts(converted), join_parts(replace_documents(converted))
-        blocks = message_documents(converted)
-        last = blocks[0] if blocks else ()
-        prompt, turns, boundaries = render_conversation(self.lm, turns, form, call.documents, last, bare)
-        artifacts = [*(list(map(str, documents)) for documents in blocks), *artifact_texts(messages)]
-        located = locate_documents(prompt, call.documents, self.segmenter, parent, artifacts, boundaries)
-        return self._prepare_call(prompt, call, located, form, turns)
+        chat = render_conversation(self.lm, template_messages(messages), form, call.documents)
+        artifacts = [*chat.blocks, *artifact_texts(messages)]
+        located = locate_documents(chat.prompt, call.documents, self.segmenter, parent, artifacts, chat.boundaries)
+        return self._prepare_call(chat.prompt, call, located, form, chat.turns)
 
     def _take_batch(self) -> PaddedBatch | None:
         """Return the batch for the run's first request to this model; ``None`` later and outside batches."""

@@ -46,6 +46,7 @@ from ragbias.frameworks import (
     LastReports,
     MissingDocuments,
     PreparedCall,
+    RenderedConversation,
     StopStrings,
     UnsupportedToolsError,
     answer_format,
@@ -271,7 +272,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         messages = conversation.with_system_prompt(messages, self.system_prompt)
         assert self.messages_to_prompt is not None
         if self._uses_chat_template:
-            return self.lm.chat_text(conversation.to_dicts(messages))
+            return self.lm.chat_text(conversation.join_parts(conversation.to_dicts(messages)))
         return self.messages_to_prompt(messages)
 
     def _prepare_completion(self, prompt: str, formatted: bool, arguments: Mapping[str, Any]) -> PreparedCall:
@@ -295,29 +296,22 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         except UnsupportedToolsError:  # the call cannot be forced, but the model may write it
             form = answer_format(self.lm, tools)
         given = convert_arguments(arguments)
-        call, form = self._merge_arguments(given, self.lm.name), replace(form, parallel=parallel)
-        return self._prepare_conversation(messages, call, form, "documents" in given)
+        if conversation.last_documents(messages):
+            given.setdefault("documents", None)  # content blocks replace default documents
+        call = self._merge_arguments(given, self.lm.name)
+        return self._prepare_conversation(messages, call, replace(form, parallel=parallel))
 
-    def _prepare_conversation(
-        self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat, explicit: bool = True
-    ) -> PreparedCall:
-        """Prepare a conversation. Its documents are located now, as the synthesis may end before a stream is read.
-
-        Documents in content blocks replace those of ``call`` unless the caller gave the latter (``explicit``).
-        """
-        messages = conversation.with_system_prompt(messages, self.system_prompt)
-        bare, blocks = conversation.split_off_documents(messages)
-        documents = call.documents if explicit or not blocks else None
-        texts = tuple(map(str, blocks)) or None if documents is None else documents
-        turns, boundaries = None, None
+    def _prepare_conversation(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
+        """Prepare a conversation. Its documents are located now, as the synthesis may end before a stream is read."""
         if self._uses_chat_template:
-            turns, bare_turns = conversation.to_dicts(messages), conversation.to_dicts(bare)
-            rendered = render_conversation(self.lm, turns, form, documents, blocks, bare_turns)
-            prompt, turns, boundaries = rendered
+            turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
+            chat = render_conversation(self.lm, turns, form, call.documents, conversation.join_parts)
         else:
-            prompt = self._chat_prompt(messages)
-        located = listener.locate_documents(prompt, texts, self.segmenter, boundaries)
-        return self._prepare_call(prompt, replace(call, documents=texts), located, form, turns)
+            chat = RenderedConversation(self._chat_prompt(messages), blocks=[conversation.last_documents(messages)])
+        if call.documents is None:
+            call = replace(call, documents=tuple(*chat.blocks[:1]) or None)
+        located = listener.locate_documents(chat.prompt, call.documents, self.segmenter, chat.boundaries)
+        return self._prepare_call(chat.prompt, call, located, form, chat.turns)
 
     def _call_defaults(self) -> dict[str, Any]:
         defaults = convert_arguments({**super()._call_defaults(), **self.options.generate_kwargs})

@@ -48,8 +48,16 @@ def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | Non
 
 
 def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Convert messages to dicts. Merge system messages at the beginning, because templates support only one."""
-    turns = [_turn(message) for message in messages]
+    """Convert messages to dicts for chat templates. Each content is a list of texts and documents."""
+    return [_turn(message) for message in messages]
+
+
+def join_parts(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join the parts of each message with line breaks.
+
+    System messages at the beginning become one message, because templates support only one.
+    """
+    turns = [{**message, "content": "\n".join(map(str, message["content"]))} for message in messages]
     n_system = next((index for index, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
     system = "\n\n".join(turn["content"] for turn in turns[:n_system] if turn["content"])
     head = [{"role": "system", "content": system}] if system else []
@@ -57,7 +65,8 @@ def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
-    turn: dict[str, Any] = {"role": _ROLES.get(message.role, message.role.value), "content": _text(message)}
+    parts = [part for block in message.blocks for part in _parts(block, message.role)]
+    turn: dict[str, Any] = {"role": _ROLES.get(message.role, message.role.value), "content": parts}
     calls = [call_to_dict(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
     if calls:
         turn["tool_calls"] = calls
@@ -66,15 +75,11 @@ def _turn(message: ChatMessage) -> dict[str, Any]:
     return turn
 
 
-def _text(message: ChatMessage) -> str:
-    return "\n".join(text for block in message.blocks for text in _texts(block, message.role))
-
-
-def _texts(block: Any, role: MessageRole) -> list[str]:
+def _parts(block: Any, role: MessageRole) -> list[str | ChatDocument]:
     if isinstance(block, TextBlock):
         return [block.text]
     if isinstance(block, _DOCUMENTS):
-        return [str(_document(block, role))]
+        return [_document(block, role)]
     if isinstance(block, _NO_TEXT):
         return []
     kind = getattr(block, "block_type", type(block).__name__)
@@ -84,7 +89,8 @@ def _texts(block: Any, role: MessageRole) -> list[str]:
 def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDocument:
     """Return the title and text of a block as a document."""
     if isinstance(block, CitableBlock):
-        return ChatDocument(block.title, "\n".join(text for inner in block.content for text in _texts(inner, role)))
+        parts = [str(part) for inner in block.content for part in _parts(inner, role)]
+        return ChatDocument(block.title, "\n".join(parts))
     title = "" if block.title in (None, "input_document") else str(block.title)
     with suppress(UnicodeDecodeError):
         if not block.url and (block.document_mimetype or "text/").startswith("text/"):
@@ -95,16 +101,13 @@ def _document(block: CitableBlock | DocumentBlock, role: MessageRole) -> ChatDoc
     )
 
 
-def split_off_documents(messages: Sequence[ChatMessage]) -> tuple[list[ChatMessage], list[ChatDocument]]:
-    """Remove the document blocks of the last message that has any. Return the messages and the documents."""
-    for index in reversed(range(len(messages))):
-        message = messages[index]
+def last_documents(messages: Sequence[ChatMessage]) -> list[str]:
+    """Return the texts of the document blocks in the last message that has any."""
+    for message in reversed(messages):
         blocks = [block for block in message.blocks if isinstance(block, _DOCUMENTS)]
         if blocks:
-            bare = message.model_copy(update={"blocks": [block for block in message.blocks if block not in blocks]})
-            documents = [_document(block, message.role) for block in blocks]
-            return [*messages[:index], bare, *messages[index + 1 :]], documents
-    return list(messages), []
+            return [str(_document(block, message.role)) for block in blocks]
+    return []
 
 
 # tools
