@@ -15,12 +15,12 @@ All backends compute ``segment_scores`` and ``grouped_scores`` in PyTorch. A bac
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ from ragbias.attention.keys import Alibi, Group, Rotary, Scoring
 from ragbias.call_site import warn
 from ragbias.errors import BackendError, BackendFallbackWarning
 from ragbias.extras import install_command
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 BACKENDS = ("auto", "torch", "triton", "flash")
 PACKAGES = {"triton": "triton", "flash": "flash_attn"}
@@ -68,6 +70,11 @@ def choose_backend(query: Tensor, scoring: Scoring) -> str:
     if scoring.backend != "torch" and (reason := _unsupported(scoring.backend, query, scoring)):
         raise BackendError(f"backend {scoring.backend!r} {reason}; use 'torch' or 'auto'")
     return scoring.backend
+
+
+def implementation(backend: str, function: Function) -> Function:
+    """Return the function of this name and signature in the module of a backend other than ``torch``."""
+    return cast(Function, getattr(import_module(f"ragbias.attention.{backend}_backend"), function.__name__))
 
 
 def _reason_against_triton(device: torch.device, dtype: torch.dtype, dim: int) -> str:

@@ -19,7 +19,7 @@ from ragbias.attention.keys import Group, Scoring, Segments, Visible, concatenat
 MAX_KEYS = 2**16  # maximum number of keys copied for one call
 
 
-def attend_flash(
+def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
     """Implement ``primitive.attend``. ``visible.starts`` is ``[H or 1, n]`` or None.

@@ -45,7 +45,7 @@ def available(query: Tensor, scoring: Scoring) -> bool:
     return supported and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
-def attend_fused(
+def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
     """Implement ``primitive.attend``. ``visible.starts`` is ``[H or 1, n]`` or None."""

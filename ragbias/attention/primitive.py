@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ragbias.attention import fused
-from ragbias.attention.backends import choose_backend
+from ragbias.attention.backends import choose_backend, implementation
 from ragbias.attention.keys import (
     Group,
     KeyRanges,
@@ -87,17 +87,13 @@ def attend(
     backend = choose_backend(query, scoring)
     visible = Visible(segments, starts, bias, causal, bounds)
     if backend == "triton":
-        from ragbias.attention import triton_backend
-
-        return triton_backend.attend_triton(query, key, value, positions, scoring, visible)
+        return implementation(backend, fused.attend)(query, key, value, positions, scoring, visible)
     if starts is None or starts.shape[1] == 1:  # all queries share the starts
         by_head = replace(visible, starts=None if starts is None else starts[:, 0])
         if backend == "flash" and bias is None and bounds is None:
-            from ragbias.attention import flash_backend
-
-            return flash_backend.attend_flash(query, key, value, positions, scoring, by_head)
+            return implementation(backend, fused.attend)(query, key, value, positions, scoring, by_head)
         if query.shape[1] > 1 and fused.available(query, scoring):
-            return fused.attend_fused(query, key, value, positions, scoring, by_head)
+            return fused.attend(query, key, value, positions, scoring, by_head)
     limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
     parts = []
     size = max(1, max_scores(key.device) // max(1, query.shape[0] * sum(end - begin for begin, end in segments)))
@@ -124,15 +120,8 @@ def attend_groups(
     Returns:
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group after group.
     """
-    backend = choose_backend(query, scoring)
-    if backend == "triton":
-        from ragbias.attention import triton_backend
-
-        return triton_backend.attend_groups(query, key, value, groups, scoring)
-    if backend == "flash":
-        from ragbias.attention import flash_backend
-
-        return flash_backend.attend_groups(query, key, value, groups, scoring)
+    if (backend := choose_backend(query, scoring)) != "torch":
+        return implementation(backend, attend_groups)(query, key, value, groups, scoring)
     if fused.available(query, scoring):
         return fused.attend_groups(query, key, value, groups, scoring)
     parts = []
@@ -275,10 +264,8 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
     Returns:
         float32 ``[H, Q, n]``, or ``[H, 1, n]`` with ``total``. The shares of each query sum to 1.
     """
-    if choose_backend(query, scoring) == "triton":
-        from ragbias.attention import triton_backend
-
-        return triton_backend.segment_mass(query, key, segments, scoring, total)
+    if (backend := choose_backend(query, scoring)) == "triton":
+        return implementation(backend, segment_mass)(query, key, segments, scoring, total)
     return _segment_mass(query, key, segments, scoring, total, Scratch())
 
 
@@ -296,10 +283,8 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
         summed over the tokens of both. The softmax runs over the tokens of all documents except ``i``. The diagonal
         is 0.
     """
-    if choose_backend(query, scoring) == "triton":
-        from ragbias.attention import triton_backend
-
-        return triton_backend.document_mass(query, key, spans, scoring)
+    if (backend := choose_backend(query, scoring)) == "triton":
+        return implementation(backend, document_mass)(query, key, spans, scoring)
     mass = query.new_zeros(query.shape[0], len(spans), len(spans), dtype=torch.float32)
     if len(spans) < 2:
         return mass

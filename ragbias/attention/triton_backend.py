@@ -56,7 +56,7 @@ class _Tables(NamedTuple):
     splits: int
 
 
-def attend_triton(
+def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
     """Implement ``primitive.attend``."""
