@@ -7,6 +7,7 @@ from ragbias.frameworks.chat_documents import block_document as block_document
 from ragbias.frameworks.chat_documents import join_parts as join_parts
 from ragbias.frameworks.chat_documents import render_conversation as render_conversation
 from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocuments
+from ragbias.frameworks.missing_documents import OnMissing as OnMissing
 from ragbias.frameworks.options import RagBiasOptions as RagBiasOptions
 from ragbias.frameworks.options import StopStrings as StopStrings
 from ragbias.frameworks.options import rename_arguments as rename_arguments
@@ -28,4 +29,3 @@ from ragbias.frameworks.tool_use import parse_tool_choice as parse_tool_choice
 from ragbias.frameworks.tool_use import supports_tools as supports_tools
 from ragbias.frameworks.tool_use import template_call as template_call
 from ragbias.frameworks.warming import warm as warm
-from ragbias.limits import OnMissing as OnMissing

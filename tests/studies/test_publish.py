@@ -82,7 +82,7 @@ def test_the_start_pages_show_the_picture_of_the_demo(monkeypatch):
     assert curves == ["none (plain smollm2)", f"{default} (order-invariant)"]
     for page in ("README.md", "docs/index.md"):
         text = " ".join((ROOT / page).read_text().split())
-        assert f"*SmolLM2 (135M), {settings['questions']} questions" in text and "95% intervals" in text
+        assert f"(SmolLM2, {settings['questions']} questions" in text and "95% intervals" in text
         assert re.findall(r"`([\w-]+)`", text.split("95% intervals")[1])[:2] == re.findall(r"[\w-]+", default)[::2]
 
 
