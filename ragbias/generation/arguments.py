@@ -82,8 +82,8 @@ class GenerationArguments(DecodingArguments, total=False):
 SAMPLING = tuple(name for name in SamplingArguments.__annotations__ if name != "max_new_tokens")
 KNOWN = frozenset(GenerationArguments.__annotations__)
 UNSUPPORTED = (  # settings of a model's generation config that change ``generate`` and that no argument resets
-    "cache_implementation", "dola_layers", "guidance_scale", "is_assistant", "penalty_alpha", "prefill_chunk_size",
-    "prompt_lookup_num_tokens", "stop_strings", "token_healing",
+    "assistant_early_exit", "cache_implementation", "dola_layers", "guidance_scale", "is_assistant", "penalty_alpha",
+    "prefill_chunk_size", "prompt_lookup_num_tokens", "stop_strings", "token_healing", "use_mtp",
 )  # fmt: skip
 RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets, or that are not supported
     *UNSUPPORTED, "assistant_model", "attention_mask", "constraints", "eos_token_id", "epsilon_cutoff", "eta_cutoff",
