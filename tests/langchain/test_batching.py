@@ -130,6 +130,19 @@ async def test_an_error_of_the_model_reaches_every_input(chat, lm):
         hook.remove()
 
 
+def test_only_the_failing_request_of_a_batch_fails(chat, lm):
+    def refuse(module, arguments, options):
+        if len(arguments[0]) > 1:
+            raise FloatingPointError("boom")
+
+    alone = [chat.invoke(question).content for question in QUESTIONS[:3]]
+    hook = lm.model.get_input_embeddings().register_forward_pre_hook(refuse, with_kwargs=True)
+    try:
+        assert contents(chat.batch(QUESTIONS[:3], return_exceptions=True)) == alone
+    finally:
+        hook.remove()
+
+
 def test_cached_answers_are_not_computed_again(lm, forwards):
     llm = ChatRagBias(lm=lm, max_tokens=4, cache=InMemoryCache())
     first = contents(llm.batch(QUESTIONS[:4]))

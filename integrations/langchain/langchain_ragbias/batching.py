@@ -71,7 +71,7 @@ class PaddedBatch:
         try:
             # settings differ if a callback has called the model before its run did
             for settings, group in groupby(waiting, key=itemgetter(1)):
-                outcomes += self._answer([request for request, *_ in group], settings, self.cancelled)
+                outcomes += self._answer_group([request for request, *_ in group], settings)
             if self.cancelled.is_set():
                 raise CancelledError
         except BaseException as error:
@@ -79,6 +79,15 @@ class PaddedBatch:
         taken = self._take_waiting()  # empty if the batch was cancelled
         for (*_, future), outcome in zip(taken, outcomes, strict=bool(taken)):
             _set_outcome(future, outcome)
+
+    def _answer_group(self, requests: list[Request], settings: GenerationSettings) -> list[Generation | BaseException]:
+        """Answer requests together. If this fails, answer each alone, so that only the failing requests get errors."""
+        try:
+            return [*self._answer(requests, settings, self.cancelled)]
+        except Exception as error:
+            if len(requests) == 1 or self.cancelled.is_set():
+                return [error] * len(requests)
+        return [outcome for request in requests for outcome in self._answer_group([request], settings)]
 
     def _take_waiting(self) -> list[tuple[Request, GenerationSettings, Future[Generation]]]:
         """Remove and return the waiting requests. The caller must set their results."""
