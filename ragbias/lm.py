@@ -247,6 +247,7 @@ class DebiasedLM:
         settings = GenerationSettings.from_arguments(arguments, batch_size)
         check_lists(prompts, documents, boundaries)
         check_event(cancelled)
+        check_not_cancelled(cancelled)
         none = [None] * len(prompts)
         requests = [
             self.prepare(prompt, documents=texts, boundaries=bounds, method=method, cancelled=cancelled)
