@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_serializer
+from pydantic.functional_validators import InstanceOf, SkipValidation, model_validator
 from typing_extensions import Self
 
 from ragbias import methods
@@ -16,7 +18,7 @@ from ragbias.boundaries import Segmenter
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
 from ragbias.display import validation_message
-from ragbias.errors import ArgumentError
+from ragbias.errors import ArgumentError, MethodError
 from ragbias.frameworks.missing_documents import MissingDocuments
 from ragbias.frameworks.options import RagBiasOptions
 from ragbias.frameworks.remote import LanguageModel, RemoteLM
@@ -51,7 +53,7 @@ class FrameworkModel(BaseModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
 
-    method: str | Method | None = None
+    method: str | InstanceOf[Method] | None = None
     """The method, see ``ragbias.methods.get``. ``None`` selects the server's method, or the best measured method."""
     temperature: float | None = None
     """Sampling temperature. Without a temperature, answers are greedy."""
@@ -87,6 +89,17 @@ class FrameworkModel(BaseModel):
             return handler(values)
         except ValidationError as error:
             raise ArgumentError(validation_message(error)) from None
+
+    @field_serializer("method")
+    def _format_method(self, method: str | Method | None) -> str | None:
+        with suppress(MethodError):
+            return methods.format_method(method) if isinstance(method, Method) else method
+        return repr(method)
+
+    def __copy__(self) -> Self:
+        copied = super().__copy__()
+        copied._owner = Owner()  # its last report is not that of the original
+        return copied
 
     @property
     def last_report(self) -> dict[str, Any] | None:
@@ -167,7 +180,6 @@ class FrameworkModel(BaseModel):
         self.options = self.options.model_copy(update=settings)
 
     def _call_defaults(self) -> dict[str, Any]:
-        """Return the settings for generation in the fields and options."""
         owners = (self, self.options)
         return {name: getattr(owner, name) for name in DEFAULTS for owner in owners if name in type(owner).model_fields}
 

@@ -7,6 +7,7 @@ from llama_index.core.base.llms.types import CitableBlock, DocumentBlock, TextBl
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.ragbias import MissingDocumentsWarning, RagBiasLLM
 
+import ragbias
 from ragbias.errors import RagBiasError
 from support.integrations import COMMAND_R, GATES, GRANITE, TURN_EACH, TURNS, recording
 
@@ -49,6 +50,37 @@ def test_blocks_replace_default_documents(lm):
     assert llm.last_report["n_found"] == 3
     response.raw["ragbias"].clear()
     assert llm.last_report["n_found"] == 3
+
+
+def test_a_block_of_documents_replaces_default_documents(lm):
+    documents = list(GATES.values())
+    prompt = "\n\n".join([*documents, "Which gate is blue?"])
+    llm = RagBiasLLM(lm=lm, max_new_tokens=2, generate_kwargs={"documents": documents[:2], "max_tokens": 3})
+    assert llm.complete(prompt).raw["usage"]["completion_tokens"] == 3 and llm.last_report["n_found"] == 2
+    with ragbias.documents(documents):
+        llm.complete(prompt)
+    assert llm.last_report["n_found"] == 3
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"x", []])
+def test_a_prompt_that_is_no_text_is_refused(lm, prompt):
+    with pytest.raises(ragbias.errors.WrongTypeError, match="the prompt is .*; expected a string"):
+        RagBiasLLM(lm=lm, max_new_tokens=2).complete(prompt)
+
+
+def test_a_saved_model_keeps_its_method():
+    llm = RagBiasLLM(model_name="tiny", method=ragbias.methods.Pine(from_layer=1))
+    assert "from_layer=1" in llm.to_dict()["method"]
+    assert ragbias.methods.get(RagBiasLLM.from_json(llm.to_json()).method) == llm.method
+
+
+def test_a_copy_has_a_last_report_of_its_own(lm):
+    llm = RagBiasLLM(lm=lm, max_new_tokens=2)
+    copied, documents = llm.model_copy(), list(GATES.values())
+    prompt = "\n\n".join([*documents, "Which?"])
+    copied.complete(prompt, documents=documents, method="pcw")
+    llm.complete(prompt, documents=documents, method="none")
+    assert (copied.last_report["method_ran"], llm.last_report["method_ran"]) == ("pcw", "none")
 
 
 def test_documents_that_the_message_has_are_not_rendered_again(lm):

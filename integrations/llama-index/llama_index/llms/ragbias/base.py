@@ -37,6 +37,8 @@ from llama_index.llms.ragbias.arguments import (
 from llama_index.llms.ragbias.messages import Reply
 from typing_extensions import Unpack
 
+from ragbias.boundaries.sources import current_documents
+from ragbias.checks import check_text
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import (
     AnswerFormat,
@@ -276,11 +278,17 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         return self.messages_to_prompt(messages)
 
     def _prepare_completion(self, prompt: str, formatted: bool, arguments: Mapping[str, Any]) -> PreparedCall:
-        call = self._merge_arguments(convert_arguments(arguments), self.lm.name)
+        check_text("the prompt", prompt)
+        call = self._merge_arguments(self._convert_arguments(arguments), self.lm.name)
         if not formatted and self._completes_by_chat:
             return self._prepare_conversation([ChatMessage(content=prompt)], call, AnswerFormat())
         prompt = self._completion_prompt(prompt, formatted)
         return self._prepare_call(prompt, call, listener.locate_documents(prompt, call.documents, self.segmenter))
+
+    def _convert_arguments(self, arguments: Mapping[str, Any], has_blocks: bool = False) -> dict[str, Any]:
+        """Convert the arguments of a call. Content blocks and ``ragbias.documents`` replace default documents."""
+        converted = convert_arguments(arguments)
+        return {"documents": None, **converted} if has_blocks or current_documents() is not None else converted
 
     def _prepare_chat(self, messages: Sequence[ChatMessage], arguments: Mapping[str, Any]) -> PreparedCall:
         arguments = dict(arguments)
@@ -295,10 +303,8 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
             form = answer_format(self.lm, tools, "required" if tools and required else None)
         except UnsupportedToolsError:  # the call cannot be forced, but the model may write it
             form = answer_format(self.lm, tools)
-        given = convert_arguments(arguments)
-        if conversation.last_documents(messages):
-            given.setdefault("documents", None)  # content blocks replace default documents
-        call = self._merge_arguments(given, self.lm.name)
+        has_blocks = bool(conversation.last_documents(messages))
+        call = self._merge_arguments(self._convert_arguments(arguments, has_blocks), self.lm.name)
         return self._prepare_conversation(messages, call, replace(form, parallel=parallel))
 
     def _prepare_conversation(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
@@ -314,7 +320,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         return self._prepare_call(chat.prompt, call, located, form, chat.turns)
 
     def _call_defaults(self) -> dict[str, Any]:
-        defaults = convert_arguments({**super()._call_defaults(), **self.options.generate_kwargs})
+        defaults = convert_arguments(super()._call_defaults()) | convert_arguments(self.options.generate_kwargs)
         return {**defaults, "stop_token_ids": self.options.stopping_ids}
 
 
