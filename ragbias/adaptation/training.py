@@ -160,7 +160,6 @@ def train(
 
 @contextmanager
 def _frozen(model: nn.Module) -> Iterator[None]:
-    """Disable gradients of the model's own weights."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
     try:

@@ -213,7 +213,6 @@ def _hook(module: nn.Module, architecture: Architecture) -> None:
 
 
 def _restore(module: nn.Module) -> None:
-    """Restore the original config and forward of a module."""
     for name in ("config", "forward"):
         replacement: Any = vars(module).get(name)
         if not hasattr(replacement, "ragbias_original"):

@@ -113,7 +113,6 @@ class FolderStore:
         self._free = 0.0  # bytes that this process may write before it counts the files of all processes
 
     def _remove_incomplete(self) -> None:
-        """Remove temporary files of killed processes on this host."""
         for temporary in self.path.glob("*.tmp"):
             host, _, pid = temporary.name.removesuffix(".tmp").split(".", 1)[-1].rpartition("-")
             if host == HOST and pid.isdigit() and not _is_running(int(pid)):

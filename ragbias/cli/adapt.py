@@ -96,7 +96,6 @@ def adapt(
 
 
 def _print_receipt(receipt: dict[str, Any], method: str) -> None:
-    """Print the main figures of a training receipt."""
     from ragbias.evaluation.report.tables import format_figure
 
     plain = receipt["plain"]

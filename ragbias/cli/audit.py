@@ -143,7 +143,6 @@ def _make_cases(
 
 
 def _print_report(report: AuditReport, json_path: Path | None, html: Path | None) -> None:
-    """Print the results, and write them to the files."""
     from ragbias.evaluation.audit.audit_report import as_dict, as_html, build_tables
     from ragbias.evaluation.audit.verdict import define_flip
     from ragbias.evaluation.report.tables import fit_terminal

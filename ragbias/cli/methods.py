@@ -87,7 +87,6 @@ def _reflow(documentation: str, width: int) -> str:
 
 
 def _print_advice(json_path: Path | None) -> None:
-    """Print the recommendation for each kind of task."""
     # studies/publish.py writes this file; studies/advice.py makes the recommendations
     evidence = json.loads((resources.files("ragbias.evaluation") / "evidence.json").read_text(encoding="utf-8"))
     console.print(f"{evidence['coverage']}\n")

@@ -65,7 +65,6 @@ def _digest_file(path: Path) -> Path:
 
 
 def _is_unchanged_output(path: Path) -> bool:
-    """Whether this file is unchanged since a command wrote it."""
     try:
         return _digest_file(path).read_text() == sha256(path.read_bytes()).hexdigest()
     except OSError:

@@ -66,7 +66,6 @@ class Compose(AttentionMethod):
 
 
 def _reason(methods: Sequence[object]) -> str:
-    """Return the reason why these methods cannot be composed."""
     if any(not isinstance(method, AttentionMethod) for method in methods):
         return "only methods inside the model can be composed; documents are reordered before the model runs"
     if sum(method.positions == "none" for method in methods if isinstance(method, AttentionMethod)) > 1:

@@ -131,7 +131,6 @@ def _digest_of(file: Path, size: int, changed: int) -> bytes:
 
 
 def _create_copy(parts: Sequence[Path], name: str, copy: Path) -> None:
-    """Write the copy to a temporary folder, then rename the folder."""
     temporary = copy.with_name(f"{copy.name}.begun")
     shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     temporary.mkdir()

@@ -91,7 +91,6 @@ def draw_small_multiples(curves: Curves, styles: Mapping[str, Style], scale: str
 
 
 def _add_labels(figure: Figure, x: str, y: str, columns: int = 3) -> Figure:
-    """Add a legend, and labels for the axes of all panels."""
     figure.supxlabel(x, fontsize=10)
     figure.supylabel(y, fontsize=10)
     draw_legend(figure, columns)

@@ -156,7 +156,6 @@ def _detail_tables(result: Mapping[str, Any]) -> Iterator[Grid]:
 
 
 def _chance_notes(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield notes on gaps that may be due to chance."""
     for measure in result["measures"]:
         figures = {label: figures_of(method, measure) for label, method in tables.rank_methods(result, measure)}
         within = [

@@ -147,7 +147,6 @@ class MultiDocumentQA(FileTask):
                 )
 
     def _distractors(self, line: Line[MdqaRow], pool: dict[Passage, str]) -> Iterator[list[Passage]]:
-        """Yield a list of distractors for each number of documents."""
         if pool:
             for count in self.documents or DRAWN_DOCUMENTS:
                 yield self._draw_distractors(line, pool, count - 1)
