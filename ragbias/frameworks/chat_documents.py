@@ -140,9 +140,11 @@ def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
 def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocument] = ()) -> list[Message]:
     """In the last message that contains documents, replace each by the next of ``documents``, or remove it."""
     given, replaced = iter(documents), list(messages)
-    for index, message in [each for each in enumerate(messages) if message_documents([each[1]])][-1:]:
-        parts = [next(given, None) if isinstance(part, ChatDocument) else part for part in message["content"]]
-        replaced[index] = {**message, "content": [part for part in parts if part is not None]}
+    for index in reversed(range(len(messages))):
+        if message_documents([message := messages[index]]):
+            parts = [next(given, None) if isinstance(part, ChatDocument) else part for part in message["content"]]
+            replaced[index] = {**message, "content": [part for part in parts if part is not None]}
+            break
     return replaced
 
 
