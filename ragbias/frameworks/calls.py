@@ -212,7 +212,7 @@ class FrameworkModel(BaseModel):
                 documents=call.documents,
                 segmenter=self.segmenter,
                 suspected=located.suspected,
-                at_end=located.at_end,
+                checks=located.checks,
             )
         if messages is not None:
             request = with_messages(request, messages, form)
@@ -240,8 +240,8 @@ class PreparedCall:
         self.store_report(stream.report.as_dict())
         return stream
 
-    def details(self, generation: Generation) -> dict[str, Any]:
-        """Return finish reason, report and log-probabilities of an answer. Also store its report."""
+    def finish(self, generation: Generation) -> dict[str, Any]:
+        """Store the report of an answer. Return its finish reason, report and log-probabilities for the response."""
         self.store_report(generation.report.as_dict())  # a copy, as the caller may change the returned dict
         details = {"finish_reason": generation.finish_reason, "ragbias": generation.report.as_dict()}
         logprobs = self.form.logprobs(self.lm, generation)

@@ -39,7 +39,7 @@ class MissingDocuments:
         documents: Sequence[object] | None = None,
         segmenter: object = None,
         suspected: bool = False,
-        at_end: Callable[[Callable[[], None]], None] | None = None,
+        checks: list[Callable[[], None]] | None = None,
     ) -> None:
         """Warn or raise an error if the request's method needs documents and some are missing.
 
@@ -49,9 +49,8 @@ class MissingDocuments:
             on_missing: whether to warn, to raise an error, or to do nothing.
             documents: documents of the call; default: the documents of an enclosing ``ragbias.documents`` block.
             segmenter: segmenter of the call, if any.
-            suspected: whether documents may be missing because a retrieval was not recorded.
-            at_end: a function that delays a warning to the end of the run, and drops it if a later step of the run
-                retrieves documents; ``None`` outside a run.
+            suspected, checks: see ``LocatedDocuments``. If a later step of the run may retrieve documents, the warning
+                is added to ``checks`` instead of being raised now.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the plain model would answer.
@@ -83,10 +82,10 @@ class MissingDocuments:
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         kind = re.sub(r"\d+", "", report.reason)
         warn = partial(self._lines.warn, message, MissingDocumentsWarning, kind)
-        if at_end is None or report.n_expected or report.n_found or suspected:
+        if checks is None or report.n_expected or report.n_found or suspected:
             warn()
         else:
-            at_end(warn)
+            checks.append(warn)
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if STRIPPING_HELPS in report.reason:

@@ -228,12 +228,19 @@ class LastReports(ContextScoped[Reports]):
 
 @dataclass(frozen=True)
 class LocatedDocuments:
-    """The documents in a prompt, and how to check for missing documents. See ``MissingDocuments.check``."""
+    """The documents in a prompt, and how to check for missing documents.
+
+    Attributes:
+        suspected: whether documents may be missing because a retrieval was not recorded.
+        checks: functions that are called at the end of the current run, unless it retrieves documents. ``None`` outside
+            a run.
+        checked: whether to check for missing documents.
+    """
 
     boundaries: Boundaries
     suspected: bool = False
-    at_end: Callable[[Callable[[], None]], None] | None = None
-    checked: bool = True  # whether to check for missing documents
+    checks: list[Callable[[], None]] | None = None
+    checked: bool = True
 
 
 @dataclass(eq=False)

@@ -124,7 +124,7 @@ def test_in_a_run_the_warning_waits_for_its_end(lm, policy):
     checks = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        policy.check(plain, "warn", at_end=checks.append)
+        policy.check(plain, "warn", checks=checks)
     with pytest.warns(MissingDocumentsWarning, match="located none in the prompt"):
         checks[0]()
 

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -104,19 +105,33 @@ def _set_outcome(future: Future[Any], outcome: object) -> None:
             future.set_result(outcome)
 
 
-Slot = list[tuple[object, PaddedBatch]]
-"""A pair of a model and the batch for the run's first request to this model. Empty after this request."""
+@dataclass
+class Slot:
+    """A run's place in a batch, for its first request to a model."""
+
+    model: object
+    batch: PaddedBatch
+    used: bool = False
+
+    def take(self, model: object) -> PaddedBatch | None:
+        """Return the batch for the first request to ``model``, and ``None`` for later requests."""
+        if self.used or self.model is not model:
+            return None
+        self.used = True
+        return self.batch
+
+
 current_slot: ContextVar[Slot | None] = ContextVar("langchain_ragbias_slot", default=None)
 
 
 @contextmanager
 def _join_batch(batch: PaddedBatch, model: object) -> Iterator[None]:
-    slot: Slot = [(model, batch)]
+    slot = Slot(model, batch)
     current_slot.set(slot)  # in the context of this run's thread or task
     try:
         yield
     finally:
-        if slot:
+        if not slot.used:
             batch.skip()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -20,7 +20,7 @@ from pydantic import BaseModel, model_validator
 
 from langchain_ragbias.arguments import FORMAT, TypedCalls
 from langchain_ragbias.base import RagBiasModel
-from langchain_ragbias.batching import PaddedBatch, arun_batched, current_slot, raise_first_error, run_batched
+from langchain_ragbias.batching import arun_batched, current_slot, raise_first_error, run_batched
 from langchain_ragbias.listener import artifact_texts, begin_request, locate_documents, parent_run, reports
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import (
@@ -209,10 +209,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
-        batch = self._take_batch()
-        answer = batch.submit(prepared.request, prepared.settings).result() if batch else prepared.answer()
-        return self._to_result(answer, prepared)
+        return self._to_result(*self._answer(messages, stop, begin_request(run_manager), kwargs))
 
     async def _agenerate(
         self,
@@ -222,12 +219,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> ChatResult:
         parent = parent_run(run_manager)
-        prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
-        if batch := self._take_batch():
-            answer = await asyncio.wrap_future(batch.submit(prepared.request, prepared.settings))
-        else:
-            answer = await bridge.run(prepared.answer)
-        return self._to_result(answer, prepared)
+        return self._to_result(*await bridge.run(partial(self._answer, messages, stop, parent, kwargs)))
 
     def _stream(
         self,
@@ -242,7 +234,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             for piece in stream:
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
-            yield self._make_last_chunk(stream.generation, prepared, growing)
+            yield self._make_last_chunk(prepared, stream.generation, growing)
 
     async def _astream(
         self,
@@ -259,7 +251,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             async for piece in pieces:
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
-        yield self._make_last_chunk(stream.generation, prepared, growing)
+        yield self._make_last_chunk(prepared, stream.generation, growing)
 
     def bind_tools(
         self, tools: Sequence[ToolLike], *, tool_choice: str | bool | dict[str, Any] | None = None, **kwargs: Any
@@ -308,6 +300,19 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         )
         return parse_answers(llm, schema, include_raw)
 
+    def _answer(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None,
+        parent: UUID | None,
+        arguments: dict[str, Any],
+        cancelled: threading.Event | None = None,
+    ) -> tuple[PreparedCall, Generation]:
+        prepared = self._prepare(messages, stop, parent, arguments)
+        if (slot := current_slot.get()) and (batch := slot.take(self)):
+            return prepared, batch.submit(prepared.request, prepared.settings).result()
+        return prepared, prepared.answer(cancelled)
+
     def _prepare(
         self,
         messages: list[BaseMessage],
@@ -323,29 +328,23 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         located = locate_documents(chat.prompt, call.documents, self.segmenter, parent, artifacts, chat.boundaries)
         return self._prepare_call(chat.prompt, call, located, form, chat.turns)
 
-    def _take_batch(self) -> PaddedBatch | None:
-        """Return the batch for the run's first request to this model; ``None`` later and outside batches."""
-        slot = current_slot.get()
-        return slot.pop()[1] if slot and slot[0][0] is self else None
-
-    def _to_result(self, generation: Generation, prepared: PreparedCall) -> ChatResult:
+    def _to_result(self, prepared: PreparedCall, generation: Generation) -> ChatResult:
         content, calls = prepared.form.read(generation.text)
-        answer = answer_message(content, calls, **self._metadata(generation, prepared, calls))
+        answer = answer_message(content, calls, **self._metadata(prepared, generation, calls))
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
     def _make_last_chunk(
-        self, generation: Generation, prepared: PreparedCall, growing: GrowingAnswer
+        self, prepared: PreparedCall, generation: Generation, growing: GrowingAnswer
     ) -> ChatGenerationChunk:
         content, calls = prepared.form.read(generation.text)
         return ChatGenerationChunk(
-            message=last_chunk(growing.rest(content), calls, **self._metadata(generation, prepared, calls))
+            message=last_chunk(growing.rest(content), calls, **self._metadata(prepared, generation, calls))
         )
 
-    def _metadata(self, generation: Generation, prepared: PreparedCall, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        details = prepared.details(generation)
+    def _metadata(self, prepared: PreparedCall, generation: Generation, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        metadata = {"model_name": self.model_id, **prepared.finish(generation)}
         if calls:
-            details["finish_reason"] = "tool_calls"
-        metadata = {"model_name": self.model_id, **details}
+            metadata["finish_reason"] = "tool_calls"
         return {"usage_metadata": _usage(generation), "response_metadata": metadata}
 
 

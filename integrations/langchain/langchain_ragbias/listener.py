@@ -66,7 +66,7 @@ class RunTree:
     runs: set[UUID] = field(default_factory=set)  # runs that have not ended
     failure: str = ""  # why the listener may have missed documents
     on_end: list[Callable[[], None]] = field(default_factory=list)  # called when the root run ends or is dropped
-    on_end_without_retrieval: list[Callable[[], None]] = field(default_factory=list)  # called if nothing was retrieved
+    checks: list[Callable[[], None]] = field(default_factory=list)  # called at the end if nothing was retrieved
     last_start: float = field(default_factory=time.monotonic)  # start of the latest run
 
     def add_retrieval(self, texts: Sequence[str], retrieved: bool) -> None:
@@ -128,20 +128,11 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # prompts of running completions
 
     def tree(self, run_id: UUID | None) -> RunTree:
-        """Return a copy of the run tree to which a run belongs."""
+        """Return the run tree to which a run belongs, with copied retrievals. Outside a run, the tree has no runs."""
         with self._lock:
             if tree := self._tree_of(run_id):
-                return RunTree([retrieval.copy() for retrieval in tree.retrievals], failure=tree.failure)
+                return replace(tree, retrievals=[retrieval.copy() for retrieval in tree.retrievals])
         return RunTree(failure=self.retrievals.failure())
-
-    def end_of_run_registrar(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
-        """Return a function that registers a check. When the run ends, the check runs, unless documents were retrieved.
-
-        Outside a run, return ``None``.
-        """
-        with self._lock:
-            tree = self._tree_of(run_id)
-        return None if tree is None else tree.on_end_without_retrieval.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
         """Find the running completion request with this prompt. Return its parent run's id, or ``None``."""
@@ -249,7 +240,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 tree.runs.discard(run_id)
                 if run_id == root or (not tree.runs and root not in self._roots):
                     self._drop_tree(root)
-                    checks = [] if tree.retrievals else tree.on_end_without_retrieval
+                    checks = [] if tree.retrievals else tree.checks
         for check in checks:
             check()
 
@@ -354,7 +345,7 @@ def locate_documents(
         segmenter=segmenter,
     )
     boundaries = replace(boundaries, reason="; ".join(filter(None, (boundaries.reason, tree.failure))))
-    return LocatedDocuments(boundaries, bool(tree.failure), listener.end_of_run_registrar(parent_run_id))
+    return LocatedDocuments(boundaries, bool(tree.failure), tree.checks if tree.runs else None)
 
 
 def install_listener(*, searches: bool = True) -> None:

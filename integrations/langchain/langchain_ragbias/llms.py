@@ -90,8 +90,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         **kwargs: Any,
     ) -> LLMResult:
         begin_request(run_manager)
-        prepared = self._prepare(prompts, stop, run_manager, kwargs)
-        return self._to_result(self._answer(prepared), prepared)
+        return self._to_result(*self._answer(prompts, stop, run_manager, kwargs))
 
     async def _agenerate(
         self,
@@ -101,8 +100,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         **kwargs: Any,
     ) -> LLMResult:
         begin_request(run_manager)
-        prepared = await bridge.run(lambda _: self._prepare(prompts, stop, run_manager, kwargs))
-        return self._to_result(await bridge.run(partial(self._answer, prepared)), prepared)
+        return self._to_result(*await bridge.run(partial(self._answer, prompts, stop, run_manager, kwargs)))
 
     def _stream(
         self,
@@ -119,7 +117,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
                 if run_manager:
                     run_manager.on_llm_new_token(piece, chunk=chunk)
                 yield chunk
-            yield GenerationChunk(text="", generation_info=_generation_info(stream.generation, prepared))
+            yield GenerationChunk(text="", generation_info=_generation_info(prepared, stream.generation))
 
     async def _astream(
         self,
@@ -137,7 +135,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
                 if run_manager:
                     await run_manager.on_llm_new_token(piece, chunk=chunk)
                 yield chunk
-        yield GenerationChunk(text="", generation_info=_generation_info(stream.generation, prepared))
+        yield GenerationChunk(text="", generation_info=_generation_info(prepared, stream.generation))
 
     def _prepare(
         self, prompts: list[str], stop: list[str] | None, run_manager: BaseRunManager | None, arguments: dict[str, Any]
@@ -154,18 +152,26 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
             prepared.append(self._prepare_call(prompt, call, located))
         return prepared
 
-    def _answer(self, prepared: list[PreparedCall], cancelled: threading.Event | None = None) -> list[Generation]:
+    def _answer(
+        self,
+        prompts: list[str],
+        stop: list[str] | None,
+        run_manager: BaseRunManager | None,
+        arguments: dict[str, Any],
+        cancelled: threading.Event | None = None,
+    ) -> tuple[list[PreparedCall], list[Generation]]:
+        prepared = self._prepare(prompts, stop, run_manager, arguments)
         requests = [call.request for call in prepared]
-        return self.lm.answer(requests, prepared[0].settings, cancelled) if prepared else []
+        return prepared, self.lm.answer(requests, prepared[0].settings, cancelled) if prepared else []
 
-    def _to_result(self, answers: list[Generation], prepared: list[PreparedCall]) -> LLMResult:
+    def _to_result(self, prepared: list[PreparedCall], answers: list[Generation]) -> LLMResult:
         texts = [
-            [TextGeneration(text=answer.text, generation_info=_generation_info(answer, call))]
+            [TextGeneration(text=answer.text, generation_info=_generation_info(call, answer))]
             for answer, call in zip(answers, prepared, strict=True)
         ]
         usage = sum((answer.usage for answer in answers), Usage(0, 0)).as_dict()
         return LLMResult(generations=texts, llm_output={"token_usage": usage, "model_name": self.model_id})
 
 
-def _generation_info(generation: Generation, prepared: PreparedCall) -> dict[str, Any]:
-    return {**prepared.details(generation), "usage": generation.usage.as_dict()}
+def _generation_info(prepared: PreparedCall, generation: Generation) -> dict[str, Any]:
+    return {**prepared.finish(generation), "usage": generation.usage.as_dict()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
@@ -37,6 +38,7 @@ from llama_index.llms.ragbias.arguments import (
 from llama_index.llms.ragbias.messages import Reply
 from typing_extensions import Unpack
 
+from ragbias import Generation
 from ragbias.boundaries.sources import current_documents
 from ragbias.checks import check_text
 from ragbias.errors import ArgumentError
@@ -330,8 +332,12 @@ def _answer(prepared: PreparedCall, respond: Respond[Response]) -> Response:
 
 async def _aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> Response:
     """Prepare a call and answer it, both outside the event loop."""
-    prepared = await bridge.run(lambda _: prepare())
-    return respond(Reply.of(prepared, await bridge.run(prepared.answer)))
+
+    def work(cancelled: threading.Event) -> tuple[PreparedCall, Generation]:
+        prepared = prepare()
+        return prepared, prepared.answer(cancelled)
+
+    return respond(Reply.of(*await bridge.run(work)))
 
 
 def _stream(prepared: PreparedCall, respond: Respond[Response]) -> Generator[Response, None, None]:

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, TypeAlias
@@ -41,8 +41,16 @@ reports = LastReports("ragbias_llama_index_reports")
 MAX_RUNS = 1024  # maximum number of unfinished runs, and of documents that join retrieved texts
 CONTEXT_VARIABLE = "ragbias_llama_index_retrievals"
 Streamed: TypeAlias = "GeneratorType[Any, Any, Any] | AsyncGeneratorType[Any, Any]"
-Ends = list[Callable[[], None]]  # functions that are called at the end of a run
 PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # classes of steps, including embeddings
+
+
+@dataclass
+class Run:
+    """A root span that has not ended."""
+
+    on_end: list[Callable[[], None]]  # called at the end
+    checks: list[Callable[[], None]] = field(default_factory=list)  # called at the end if nothing was retrieved
+    has_retrieval: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     """Record the texts of retrieved nodes. Add failures to reports, because the dispatcher ignores exceptions."""
 
     retrievals: Retrievals = Field(default_factory=partial(Retrievals, CONTEXT_VARIABLE), exclude=True, repr=False)
-    _runs: OrderedDict[str, Ends] = PrivateAttr(default_factory=OrderedDict)
-    _runs_with_retrieval: set[str | None] = PrivateAttr(default_factory=set)  # runs that contain a retrieval
+    _runs: OrderedDict[str, Run] = PrivateAttr(default_factory=OrderedDict)  # by span id
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
     _texts_by_document: OrderedDict[str, Sequence[str]] = PrivateAttr(default_factory=OrderedDict)  # by document id
     _state_lock: Any = PrivateAttr(default_factory=threading.Lock)
@@ -121,22 +128,16 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         _close_synthesis(id_)
         self._end_run(id_)
 
-    def end_of_run_registrar(self, id_: str | None) -> Callable[[Callable[[], None]], None] | None:
-        """Return a function that registers a check. When the run ends, the check runs, unless documents were retrieved.
-
-        Outside a run, return None.
-        """
+    def current_run(self) -> Run | None:
+        """Return the run of this context, or None outside a run."""
         with self._state_lock:
-            ends = self._runs.get(id_) if id_ else None
-        if ends is None:
-            return None
-        return lambda check: ends.append(lambda: None if id_ in self._runs_with_retrieval else check())
+            return self._runs.get(_run.get() or "")
 
     def _begin_run(self, id_: str, empty: bool) -> None:
         """Begin a run, whose steps share retrievals and reports. If ``empty`` is true, drop earlier reports."""
-        ends = [self.retrievals.begin(), reports.begin(empty)]
+        run = Run([self.retrievals.begin(), reports.begin(empty)])
         with self._state_lock:
-            self._runs[id_] = ends
+            self._runs[id_] = run
             oldest = next(iter(self._runs)) if len(self._runs) > MAX_RUNS else None
         if oldest is not None:
             self._end_run(oldest)
@@ -145,10 +146,9 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         if _extraction.get() == id_:
             _extraction.set(None)
         with self._state_lock:
-            ends = self._runs.pop(id_, [])
-        for end in ends:
-            end()
-        self._runs_with_retrieval.discard(id_)
+            run = self._runs.pop(id_, None)
+        for call in () if run is None else [*run.on_end, *([] if run.has_retrieval else run.checks)]:
+            call()
 
     def _streaming_synthesis(self) -> Synthesis | None:
         """Return the synthesis whose stream the current call stack is reading, or None."""
@@ -183,8 +183,8 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             except Exception as error:  # reported without its message, which may contain a document
                 where = id_.partition("-")[0]
                 failures.append(f"the listener could not read node {index} of {where}: {type(error).__name__}")
-        if texts and (run := _run.get()) in self._runs:
-            self._runs_with_retrieval.add(run)
+        if texts and (run := self.current_run()):
+            run.has_retrieval = True
         self.retrievals.add(texts)
         if bare != texts:
             self.retrievals.add(bare)
@@ -286,8 +286,8 @@ def locate_documents(
     only one node by design, so they are not checked for missing documents.
     """
     boundaries = boundaries or _locate(prompt, current_documents() if documents is None else documents, segmenter)
-    at_end = None if _listener is None else _listener.end_of_run_registrar(_run.get())
-    return LocatedDocuments(boundaries, at_end=at_end, checked=_extraction.get() is None)
+    run = None if _listener is None else _listener.current_run()
+    return LocatedDocuments(boundaries, checks=None if run is None else run.checks, checked=_extraction.get() is None)
 
 
 def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter | None) -> Boundaries:

@@ -179,7 +179,7 @@ class Reply:
             for call in valid
         )
         errors = tuple(f"{call.name or 'a call'}: {call.error}" for call in malformed)
-        details = {"usage": generation.usage.as_dict(), **prepared.details(generation)}
+        details = {"usage": generation.usage.as_dict(), **prepared.finish(generation)}
         return cls(text, None if shown is None else text[len(shown) :], details, calls, errors)
 
     def completion(self) -> CompletionResponse:
