@@ -24,6 +24,8 @@ from studies.readers import (
 )
 from support.readers import write_reader
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+STUDIES = RESULTS / "reader-studies.md"
 WORDS = [f"word{number}" for number in range(30)]
 
 
@@ -112,10 +114,9 @@ def test_chunks_cover_a_passage_around_its_answer():
 
 
 def test_the_page_has_the_figures_of_the_stored_results():
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    page = (folder / "readers.md").read_text()
+    page = STUDIES.read_text()
     for file, columns in (("passages-10-short", (1, 2)), ("musique", (1,))):
-        results = json.loads((folder / "readers" / f"{file}.json").read_text())
+        results = json.loads((RESULTS / "readers" / f"{file}.json").read_text())
         assert results["readers"] == hash_readers(",".join(results["scores"]))["readers"]  # of readers that ship
         table = compare(results["scores"])
         for interval in (table[method][column] for method in table if method != "none" for column in columns):
@@ -127,8 +128,7 @@ def test_the_page_has_the_figures_of_the_stored_results():
 
 
 def test_the_page_has_the_figures_of_trained_windows():
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "windows.json").read_text())
+    page, stored = STUDIES.read_text(), json.loads((RESULTS / "readers" / "windows.json").read_text())
     shown = [line.split("|") for line in page.splitlines() if line.count("|") == 7]
     rows = {tuple(cell.strip() for cell in cells[1:5]): [cell.strip() for cell in cells[5:7]] for cells in shown}
     names = {"distil": "distilled", "ranked": "distilled without labels", "both": "distilled and with known answers"}
@@ -146,9 +146,27 @@ def test_the_page_has_the_figures_of_trained_windows():
                 assert f"| {names[name]} | {count} | {shares} |" in page
 
 
+def test_the_summary_has_the_figures_of_trained_windows():
+    page, stored = (RESULTS / "readers.md").read_text(), json.loads((RESULTS / "readers" / "windows.json").read_text())
+    rows = {
+        "mixture": "| `mixture` | none |",
+        "both-mixture": "| `mixture` | `smollm2-mixture` |",
+        "pine": "| `pine` | `smollm2-pine` |",
+        "pcw": "| `pcw` | none |",
+        "shipped": "| `pcw` | `smollm2-pcw` |",
+        "distil": "| `pcw` | distilled |",
+        "ranked": "| `pcw` | distilled without labels |",
+    }
+    for name, row in rows.items():
+        measured = stored["runs"]["distil" if name == "pcw" else name]["files"]["nq-open-10_total_documents_gold_at_0"]
+        gains = [*compare(measured["scores"])[name][1:], compare(measured["right"])[name][1]]
+        cells = " | ".join(f"{gain.estimate:+.2f} ({gain.low:+.2f} to {gain.high:+.2f})" for gain in gains)
+        assert f"{row} {len(measured['scores'][name])} | {cells} |" in page
+    assert sum(line.startswith("| `") for line in page.splitlines()) == len(rows)
+
+
 def test_the_page_has_the_figures_of_other_methods():
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "methods.json").read_text())
+    page, stored = STUDIES.read_text(), json.loads((RESULTS / "readers" / "methods.json").read_text())
     rates = {"scores": stored["settings"]["learning_rate"], "scores at learning rate 0.001": 0.001}
     for part, rate in rates.items():
         for run, (_, *gains) in compare(average_seeds(stored[part])).items():
@@ -162,8 +180,7 @@ def test_the_page_has_the_figures_of_other_methods():
 
 
 def test_the_page_has_the_figures_of_other_prompts_and_models():
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "others.json").read_text())
+    page, stored = STUDIES.read_text(), json.loads((RESULTS / "readers" / "others.json").read_text())
     for questions, part in stored.items():
         for run, (_, mean, best) in compare(part["scores"]).items():
             if run != "none":
@@ -175,11 +192,7 @@ def test_the_page_has_the_figures_of_other_prompts_and_models():
 
 
 def test_the_page_has_the_figures_of_the_notes():
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    page, stored = (
-        (folder / "readers.md").read_text(),
-        json.loads((folder / "smollm2-demo" / "results.json").read_text()),
-    )
+    page, stored = STUDIES.read_text(), json.loads((RESULTS / "smollm2-demo" / "results.json").read_text())
     none, found = (stored["results"][name] for name in ("none", stored["settings"]["default"]))
     mean, best = (found[f"minus_plain_{of}"] for of in ("mean", "best"))
     cells = " | ".join("{:+.2f} ({:+.2f} to {:+.2f})".format(*gain) for gain in (mean, best))
@@ -188,19 +201,17 @@ def test_the_page_has_the_figures_of_the_notes():
 
 
 def test_the_page_has_the_figures_of_changes_without_training():
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "changes.json").read_text())
+    page, stored = STUDIES.read_text(), json.loads((RESULTS / "readers" / "changes.json").read_text())
     table = compare(stored["scores"])
-    rows = {"pcw": "as they are", "turn": "in turns of their own", "opening": "after the opening tokens"}
+    rows = {"pcw": "as they are", "turn": "in separate turns", "opening": "after the opening tokens"}
     for name, row in {**rows, "recomputed": "a fifth recomputed"}.items():
         gain = table[name][1]
         assert f"| {row} | {gain.estimate:+.2f} ({gain.low:+.2f} to {gain.high:+.2f}) |" in page
 
 
 def test_the_page_has_the_figures_of_gold_passages():
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    results = json.loads((folder / "readers" / "gold-alone.json").read_text())
-    page, receipt = (folder / "readers.md").read_text(), results["training"]["receipt"]
+    results = json.loads((RESULTS / "readers" / "gold-alone.json").read_text())
+    page, receipt = STUDIES.read_text(), results["training"]["receipt"]
     intervals = [share({f"{n:05}": value for n, value in enumerate(results["right"])})]
     gains = [Interval(*receipt[f"reader_minus_plain_{of}"]) for of in ("mean", "best_position")]
     gains += compare(results["scores"])["reader"][1:]
@@ -209,8 +220,7 @@ def test_the_page_has_the_figures_of_gold_passages():
 
 
 def test_the_page_has_the_figures_of_judgements():
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    page, stored = (folder / "readers.md").read_text(), json.loads((folder / "readers" / "llmbar.json").read_text())
+    page, stored = STUDIES.read_text(), json.loads((RESULTS / "readers" / "llmbar.json").read_text())
     for reader in ("mixture", "pine", "pcw"):
         of_reader = stored["methods"][f"{reader}(reader=smollm2-{reader})"]
         right, gain = of_reader["mean"], of_reader["minus_plain_mean"]
