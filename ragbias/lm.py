@@ -381,6 +381,6 @@ class DebiasedLM:
         """Check that the settings fit the requests, and record the requests."""
         for request in requests:
             settings.check_fits(request.method, self.model, len(request.tokens.suffix))
-        for records in [*open_recordings]:  # a copy, because other threads may close theirs
+        for records in [*open_recordings]:  # a copy, because other threads may end recordings
             records += [RecordedRequest(self, request, settings) for request in requests]
         return Answering(self.model, self.tokenizer, self.backend, self.cache, settings)

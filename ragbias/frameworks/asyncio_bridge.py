@@ -22,8 +22,7 @@ async def run(work: Callable[[threading.Event], T]) -> T:
     """Run a function in a new thread and return its result.
 
     Args:
-        work: a function that takes an event. The event is set when the awaiting task is cancelled. Pass it to
-            ``DebiasedLM.answer`` as ``cancelled``.
+        work: a function of an event that cancellation sets. Pass this event to ``DebiasedLM.answer``.
     """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # after this, only the worker can complete the future

@@ -32,13 +32,13 @@ from ragbias.methods import Method
 from ragbias.models.loading import load_model, load_tokenizer
 from ragbias.models.named import no_model_message
 
-DEFAULTS = ("stop", "logprobs", "max_tokens", "max_new_tokens", *SAMPLING)  # fields and options that calls override
-NOT_SETTINGS = ("documents", "method")  # arguments of calls that are not settings for generation
+DEFAULTS = ("stop", "logprobs", "max_tokens", "max_new_tokens", *SAMPLING)  # fields that a call may override
+NOT_SETTINGS = ("documents", "method")  # arguments that do not control generation
 
 
 @dataclass(frozen=True)
 class Call:
-    """The merged arguments of a call: the documents, the method, and the settings for generation."""
+    """Arguments of a call, merged with the model's fields."""
 
     documents: tuple[str, ...] | None
     method: Method
@@ -48,13 +48,13 @@ class Call:
 class FrameworkModel(BaseModel):
     """Fields and steps that the models of all integrations share.
 
-    A subclass sets ``_reports``, the last reports of the integration's models, and ``_missing``.
+    A subclass sets ``_reports``, the last report of each model, and ``_missing``, the check for missing documents.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
 
     method: str | InstanceOf[Method] | None = None
-    """The method, see ``ragbias.methods.get``. ``None`` selects the server's method, or the best measured method."""
+    """The method, see ``ragbias.methods.get``. ``None`` selects the default of the model or server."""
     temperature: float | None = None
     """Sampling temperature. Without a temperature, answers are greedy."""
     logprobs: bool = False
@@ -66,10 +66,10 @@ class FrameworkModel(BaseModel):
     on_missing: OnMissing = "warn"
     """What to do if expected documents are missing from the prompt: ``"warn"``, ``"raise"`` or ``"ignore"``."""
     segmenter: SkipValidation[Segmenter | None] = None
-    """Finds documents that no retriever of the framework returned: a separator, an ``re.Pattern``, or a function that
-    takes the prompt and returns spans or texts."""
+    """How to find documents that no retriever of the framework returned: a separator, an ``re.Pattern``, or a function
+    that takes the prompt and returns spans or texts."""
     document_cache: DocumentCache | None = Field(default=None, exclude=True, repr=False)
-    """Cache of computed documents, for methods that can reuse them."""
+    """Cache for the keys and values of documents, for methods that can reuse them."""
     lm: LanguageModel = Field(default=cast(Any, None), exclude=True, repr=False)
     """The loaded model."""
     base_url: str | None = None
@@ -98,7 +98,7 @@ class FrameworkModel(BaseModel):
 
     def __copy__(self) -> Self:
         copied = super().__copy__()
-        copied._owner = Owner()  # its last report is not that of the original
+        copied._owner = Owner()  # last reports are stored by owner
         return copied
 
     @property
@@ -110,11 +110,11 @@ class FrameworkModel(BaseModel):
         self._reports.store(self._owner, report)
 
     def _open_model(self, name_field: str, lm: LanguageModel | None, model_kwargs: Mapping[str, Any]) -> None:
-        """Check the fields. Set ``lm``, and the fields that the user did not set.
+        """Check the fields, and set ``lm``. Fields that the user did not set get the model's settings.
 
         Args:
             name_field: name of the field that contains the model's name.
-            lm: the model; ``None`` opens the server at ``base_url``, or loads a model.
+            lm: the model. ``None`` connects to the server at ``base_url``, or loads a model.
             model_kwargs: arguments for loading the model.
         """
         if self.segmenter is not None:
@@ -142,7 +142,7 @@ class FrameworkModel(BaseModel):
         local: dict[str, Any] = {"lm": None if isinstance(lm, RemoteLM) else lm, "model": options.model}
         local |= {"document_cache": self.document_cache, "reader": options.reader or None}
         if given := [field for field, value in local.items() if value is not None]:
-            raise ArgumentError(f"base_url and {given[0]}: the server has its own; give one of them")
+            raise ArgumentError(f"base_url and {given[0]}: the server has its own {given[0]}; give one of them")
         key = options.api_key.get_secret_value() if options.api_key else os.environ.get("RAGBIAS_API_KEY", "")
         return RemoteLM(base_url, name or None, self.method, key, options.timeout, options.max_retries)
 
@@ -164,7 +164,7 @@ class FrameworkModel(BaseModel):
         return DebiasedLM(model, tokenizer, **settings)
 
     def _adopt_settings(self, lm: LanguageModel) -> None:
-        """Copy the settings of ``lm`` to the fields and options. Raise an error if the user set another value."""
+        """Copy the settings of ``lm`` to the fields and options. Raise an error if the user set different values."""
         settings: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
         for owner, values in ((self.options, settings), (self, {"document_cache": lm.cache})):
             for name in values.keys() & owner.model_fields_set:
@@ -184,7 +184,7 @@ class FrameworkModel(BaseModel):
         return {name: getattr(owner, name) for name in DEFAULTS for owner in owners if name in type(owner).model_fields}
 
     def _merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> Call:
-        """Merge the model's fields with the arguments of a call, which take precedence."""
+        """Merge the arguments of a call with the model's fields. Arguments take precedence."""
         merged = {"method": self.method, **self._call_defaults(), **arguments}
         documents, method = merged.pop("documents", None), methods.get(merged.pop("method"), model_name)
         return Call(documents, method, GenerationSettings.from_arguments(merged, batch_size))
@@ -200,8 +200,8 @@ class FrameworkModel(BaseModel):
         """Prepare the request for a rendered prompt, and check for missing documents.
 
         Args:
-            form: format of the answer to a conversation. The prompt ends with its ``beginning``.
-            messages: the conversation, for a server, which renders the chat template itself.
+            form: format of the answer to a conversation. The prompt already ends with ``form.beginning``.
+            messages: the conversation, which only servers use, because they render the chat template themselves.
         """
         form = form or AnswerFormat()
         request = self.lm.prepare(prompt, boundaries=located.boundaries, method=call.method)
@@ -222,7 +222,7 @@ class FrameworkModel(BaseModel):
 
 @dataclass(frozen=True)
 class PreparedCall:
-    """A prepared call of a model: the request, the settings for generation, and the format of the answer."""
+    """A prepared call of a model."""
 
     lm: LanguageModel
     store_report: Callable[[dict[str, Any]], None]
@@ -231,18 +231,18 @@ class PreparedCall:
     form: AnswerFormat
 
     def answer(self, cancelled: threading.Event | None = None) -> Generation:
-        """Answer the request. The computation stops at the next token when ``cancelled`` is set."""
+        """Answer the request. Setting ``cancelled`` stops the computation at the next token."""
         return self.lm.answer([self.request], self.settings, cancelled)[0]
 
     def stream(self) -> Stream:
-        """Open a stream, and store its report at once, because the caller may close it early."""
+        """Open a stream. Its report is stored at once, because the caller may close the stream early."""
         stream = self.lm.stream_answer(self.request, self.settings)
         self.store_report(stream.report.as_dict())
         return stream
 
     def finish(self, generation: Generation) -> dict[str, Any]:
-        """Store the report of an answer. Return its finish reason, report and log-probabilities for the response."""
-        self.store_report(generation.report.as_dict())  # a copy, as the caller may change the returned dict
+        """Store an answer's report. Return the details for a response: finish reason, report and log-probabilities."""
+        self.store_report(generation.report.as_dict())  # a copy, because the caller may change the returned dict
         details = {"finish_reason": generation.finish_reason, "ragbias": generation.report.as_dict()}
         logprobs = self.form.logprobs(self.lm, generation)
         return details if logprobs is None else {**details, "logprobs": logprobs}

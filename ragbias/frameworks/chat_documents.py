@@ -60,11 +60,11 @@ class RenderedPrompt(NamedTuple):
 
 
 class RenderedConversation(NamedTuple):
-    """The prompt of a conversation. Documents in ``blocks`` are those of each message, the latest message first."""
+    """The prompt of a conversation. ``blocks`` are the documents of each message, the latest message first."""
 
     prompt: str
-    turns: list[Message] | None = None  # with the format's instruction; None if no chat template rendered them
-    boundaries: Boundaries | None = None  # of the documents that the chat template rendered
+    turns: list[Message] | None = None  # messages with the instruction for the answer; None without a chat template
+    boundaries: Boundaries | None = None  # of documents that the template rendered
     blocks: Sequence[Sequence[str]] = ()
 
 
@@ -138,7 +138,7 @@ def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
 
 
 def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocument] = ()) -> list[Message]:
-    """In the last message that contains documents, replace each by the next of ``documents``, or remove it."""
+    """Replace the documents of the last message that contains documents. Remove those without a replacement."""
     given, replaced = iter(documents), list(messages)
     for index in reversed(range(len(messages))):
         if message_documents([message := messages[index]]):
@@ -155,7 +155,7 @@ def locate_all(prompt: str, documents: Sequence[ChatDocument]) -> Boundaries | N
 
 
 def find_copies(texts: Sequence[str], contents: Iterable[str]) -> list[str]:
-    """Return the texts that also occur as blocks of messages with other text. Methods do not treat these copies."""
+    """Return the texts that also occur as blocks in messages with other text, where methods ignore them."""
     stripped = [text.strip() for text in texts]
     messages_text = "\n".join(content for content in contents if content.strip() not in stripped)
     found = occurrences_by_document(messages_text, stripped)
@@ -176,10 +176,10 @@ def render_conversation(
     texts: Sequence[str] | None,
     join: Callable[[Sequence[Message]], list[Message]] = join_parts,
 ) -> RenderedConversation:
-    """Render a conversation with the chat template, which also renders documents that are absent.
+    """Render a conversation with the chat template. Documents that no message contains are passed to the template.
 
     Args:
-        texts: documents of the call. ``None`` selects those of the last message that has any.
+        texts: documents of the call. ``None`` selects the documents of the last message that contains documents.
         join: a function that joins the parts of each message into one text.
     """
     turns, blocks = join(messages), message_documents(messages)

@@ -15,7 +15,7 @@ from ragbias.generation import Report, Request
 from ragbias.limits import OnMissing as OnMissing
 
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
-EXPLICIT = {"documents", "segmenter"}  # sources whose documents must all occur in the prompt
+EXPLICIT = {"documents", "segmenter"}  # all documents of these sources must occur in the prompt
 
 
 @dataclass
@@ -24,7 +24,7 @@ class MissingDocuments:
 
     Args:
         remedy: advice in warnings and errors for users who passed no documents.
-        complete: additional sources, beyond ``EXPLICIT``, whose documents must all occur in the prompt.
+        complete: additions to ``EXPLICIT``, as values of ``Report.source``.
     """
 
     remedy: str
@@ -43,14 +43,13 @@ class MissingDocuments:
     ) -> None:
         """Warn or raise an error if the request's method needs documents and some are missing.
 
-        A single document has no order, so it is accepted if no others are expected. An empty list is accepted too.
+        A single document has no order, so it is accepted if no others are expected. So is ``documents=[]``.
 
         Args:
             on_missing: whether to warn, to raise an error, or to do nothing.
             documents: documents of the call; default: the documents of an enclosing ``ragbias.documents`` block.
             segmenter: segmenter of the call, if any.
-            suspected, checks: see ``LocatedDocuments``. If a later step of the run may retrieve documents, the warning
-                is added to ``checks`` instead of being raised now.
+            suspected, checks: see ``LocatedDocuments``. If the run may retrieve documents, warnings go to ``checks``.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the plain model would answer.

@@ -59,7 +59,7 @@ def rename_arguments(values: Mapping[str, Any], names: Mapping[str, str], known:
     """Rename constructor arguments to fields. Move the arguments of ``from_pretrained`` into ``model_kwargs``.
 
     Args:
-        names: the field name for each alias. ``model`` is an alias only if its value is a string.
+        names: field names by alias. ``model`` is an alias only if its value is a string.
         known: names of all fields and options.
 
     Raises:

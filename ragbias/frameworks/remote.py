@@ -1,4 +1,4 @@
-"""Models behind servers. ``RemoteLM`` has the interface of ``DebiasedLM``. It locates the documents on the client."""
+"""Models behind servers. ``RemoteLM`` has the interface of ``DebiasedLM``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ragbias.generation.preparing import create_report, split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, format_method
 
-END = "<|im_end|>"  # ends each message in the text for locating documents, so that no document extends beyond a message
+END = "<|im_end|>"  # separates messages in ``chat_text``, so that no document extends beyond a message
 MESSAGE = "<|im_start|>{role}\n{content}" + END + "\n"
 
 
@@ -50,8 +50,7 @@ class RemoteGeneration(Generation):
 class RemoteLM:
     """A model behind a server of ``ragbias serve``.
 
-    The client locates the documents, and the server runs the method. The requests of one call are sent in parallel, so
-    that the server can batch them.
+    The client locates the documents, and the server runs the method. Requests of one call are sent in parallel.
 
     Args:
         base_url: address of the server, with or without ``/v1``.
@@ -125,8 +124,8 @@ class RemoteLM:
     def warm(self, prefix: str, documents: Sequence[str], *, progress: Callable[[int], None]) -> int:
         """Raise ``ArgumentError``, because the server caches documents itself."""
         raise ArgumentError(
-            f"the model runs at {self.base_url}, which caches documents itself; warm a folder with a local model, and "
-            "serve it there with --cache"
+            f"the model runs at {self.base_url}, which caches documents itself; fill a folder with a local model, and "
+            "start the server with --cache"
         )
 
     def answer(

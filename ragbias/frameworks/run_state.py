@@ -1,7 +1,7 @@
-"""Recent retrievals and last reports in context variables, and the documents that a request finds in them.
+"""Context variables for recent retrievals and last reports.
 
-Each thread or asyncio task has a context. A new context copies the variables of the context that starts it. In a run of
-a chain or agent, frameworks run each step in a copied context. The steps of a run share these values:
+Each thread or asyncio task has a context. A new context copies the variables of the context that starts it. Frameworks
+run each step of a chain or agent in a copied context. The steps of a run share these values:
 
 - ``Retrievals._seen``: recent retrievals, and the last failure to record one.
 - ``Retrievals._tasks``: the asyncio tasks that started this context and therefore see its retrievals.
@@ -50,9 +50,8 @@ class _Scope(Generic[T]):
 class ContextScoped(Generic[T]):
     """One value per context.
 
-    A copied context inherits the value, and copies it before the first change. This isolates the requests of a server,
-    each of which runs in a copied context. During a run, copied contexts share one value, because frameworks run the
-    steps of chains and agents in copied contexts. ``copy`` copies a value, or creates one for ``None``.
+    A copied context inherits the value, and copies it before the first change. This isolates the requests of a server.
+    During a run of a chain or agent, copied contexts share one value. ``copy`` creates a value for ``None``.
     """
 
     def __init__(self, name: str, copy: Callable[[T | None], T]) -> None:
@@ -78,7 +77,7 @@ class ContextScoped(Generic[T]):
         return local
 
     def begin(self, empty: bool = False) -> Callable[[], None]:
-        """Begin a run, without the current value if ``empty``. Return a function that ends the run from any context."""
+        """Begin a run, without a value if ``empty``. Return a function that any context can call to end the run."""
         scope = _Scope(None if empty else self.get(), shared=True)
         self._scope.set(scope)
         return scope.end
@@ -178,9 +177,9 @@ class Retrievals:
         return seen.failure if seen is not None and time.monotonic() - seen.failed < FAILURE_AGE else ""
 
     def begin(self, shared: bool = True) -> Callable[[], None]:
-        """Begin a request and return a function that ends it. Copied contexts inherit its call site and retrievals.
+        """Begin a request, or if ``shared``, a run whose steps share retrievals. Return a function that ends it.
 
-        ``shared`` means that the request is a run, whose steps share their retrievals.
+        Copied contexts inherit its retrievals, and the line of user code that warnings name.
         """
         descendants = self._descendant_retrievals()
         self._requests.set(descendants)
@@ -232,8 +231,7 @@ class LocatedDocuments:
 
     Attributes:
         suspected: whether documents may be missing because a retrieval was not recorded.
-        checks: functions that are called at the end of the current run, unless it retrieves documents. ``None`` outside
-            a run.
+        checks: functions to call at the end of the run unless it retrieves documents; ``None`` outside a run.
         checked: whether to check for missing documents.
     """
 
@@ -248,7 +246,7 @@ class SearchWatch:
     """Pass the results of direct searches on vector stores to a function.
 
     Frameworks send no events for these searches. Therefore ``install`` adds a ``__getattribute__`` to the base class of
-    all stores, which wraps search methods when they are looked up. Searches of a retriever do not count.
+    all stores, which wraps search methods when they are looked up. Searches by retrievers are ignored.
 
     Args:
         base: base class of all vector stores.
@@ -329,7 +327,7 @@ class SearchWatch:
 
 @contextmanager
 def _search_scope() -> Iterator[bool]:
-    """Yield whether a search is not part of another search."""
+    """Mark a search as running. Yield False if it is part of another search."""
     is_outermost = not _searching.get()
     _searching.set(True)
     try:

@@ -12,8 +12,8 @@ from ragbias.generation.request import Origin
 from ragbias.methods import Method, NoMethod, ReorderingMethod
 
 NEEDS_A_MODEL = (
-    "works inside the model, but the model runs elsewhere; use a method that only orders text, such as canonical-order "
-    "or long-context-reorder, or none; in front of vLLM, `ragbias proxy` runs pcw and rotor"
+    "works inside the model, but the model runs elsewhere; use canonical-order, long-context-reorder or none; in front "
+    "of vLLM, `ragbias proxy` runs pcw and rotor"
 )
 
 
@@ -38,7 +38,7 @@ def check_orders_text(method: Method) -> None:
 
 
 def order_text(origin: Origin) -> Request:
-    """Reorder the documents with the requested method. Raise ``MethodError`` if the method needs a model."""
+    """Return a request with the documents in the method's order. Raise ``MethodError`` if the method needs a model."""
     method, order = origin.method, tuple[int, ...]()
     if isinstance(method, ReorderingMethod):
         order = method.rank(origin.tokens.documents, _NoModel(method)).order

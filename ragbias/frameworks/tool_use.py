@@ -128,7 +128,7 @@ class AnswerFormat:
         tools: tools that the prompt lists. Without tools, answers are not searched for tool calls.
         beginning: beginning of the answer, which is appended to the prompt.
         instruction: text that is added to the user's last message.
-        request_fields: fields, without ``tools``, that tell a server which format to enforce.
+        request_fields: fields of a request to a server that require the format, in addition to ``tools``.
         parallel: whether the answer may have several tool calls.
     """
 
@@ -224,7 +224,7 @@ def answer_format(
 
 
 def with_messages(request: Request, messages: Sequence[Message], form: AnswerFormat) -> Request:
-    """Add the conversation and the answer format to a request for a server, which renders the chat template itself."""
+    """Add the conversation and the answer format to a request for a server. Return other requests unchanged."""
     if not isinstance(request, RemoteRequest):
         return request
     return replace(request, messages=messages, fields={"tools": list(form.tools) or None, **form.request_fields})

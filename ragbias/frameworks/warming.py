@@ -40,7 +40,7 @@ def warm(
     """
     count = len(documents)
     if count < 2:
-        raise ArgumentError(f"{count} documents to warm; pass at least two, to show the separator between them")
+        raise ArgumentError(f"{count} documents to warm; pass at least two, so that the prompt shows their separator")
     edges = [*range(0, count - 1, DOCUMENTS_PER_PROMPT), count]  # each group has at least two documents
     computed = 0
     with tqdm(total=count, desc="documents", disable=progress is not True) as bar:

@@ -31,7 +31,7 @@ from ragbias.generation.scoring import logprobs_of
 
 @dataclass(frozen=True)
 class Answering:
-    """Answer the requests of one call. ``on_text`` is called with the growing answer to a single request."""
+    """Answer the requests of one call. ``on_text`` is called with the text so far, if there is one request."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -130,9 +130,9 @@ def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float
 
 
 def group_requests(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
-    """Return the indices of the requests in each batch. A batch has one method, and one limit of new tokens.
+    """Return the indices of the requests in each batch. A batch has one method, and one maximum of new tokens.
 
-    With different limits, a long prompt would truncate the answers to shorter prompts in its batch.
+    With several maxima, a long prompt would truncate the answers to shorter prompts in its batch.
     """
     keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
     batches: list[list[int]] = []

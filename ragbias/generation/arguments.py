@@ -92,7 +92,7 @@ RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets, or that ar
     "pad_token_id", "past_key_values", "return_dict_in_generate", "stopping_criteria", "streamer", "top_h", "typical_p",
     "use_cache",
 }  # fmt: skip
-FLOATS = ("temperature", "top_p", "repetition_penalty")  # transformers refuses whole numbers and NumPy's floats
+FLOATS = ("temperature", "top_p", "repetition_penalty")  # transformers rejects integers and NumPy's floats here
 _OF_TRANSFORMERS = vars(GenerationConfig()).keys()
 
 

@@ -111,7 +111,7 @@ def attached_model(
 
 
 def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether each document runs in a separate pass. This needs rotary frequencies that ignore the prompt's length."""
+    """Whether each document runs in a separate pass, for which rotary frequencies must not depend on the length."""
     if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)
@@ -155,7 +155,7 @@ def sequence_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 class RequireFinite(LogitsProcessor):
-    """Raise an error for NaN and +inf. Other processors set the logits of forbidden tokens to -inf."""
+    """Raise an error for NaN and +inf. A logit of -inf is valid, and forbids a token."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not bool((scores < torch.inf).all()):
@@ -191,7 +191,7 @@ class TokenLogprobs(LogitsProcessor):
 
 
 class GumbelNoise(LogitsProcessor):
-    """Sample as the argmax of noisy logits. Each sequence has a random generator, independent of the batch."""
+    """Add Gumbel noise to logits, so that their argmax is a sample. Each sequence has its own random generator."""
 
     def __init__(self, seed: int | None, generators: int, device: torch.device) -> None:
         self._generators = [torch.Generator(device) for _ in range(generators)]
@@ -304,7 +304,7 @@ def openai_logprobs(
 ) -> dict[str, Any]:
     """Return ``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer.
 
-    The joined texts of the tokens are the answer. Only the last token may extend into the stop string. A character that
+    The texts of the tokens add up to the answer, but the last token may extend into the stop string. A character that
     spans several tokens belongs to the last of these tokens.
     """
     assert generation.logprobs is not None

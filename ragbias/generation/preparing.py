@@ -174,7 +174,7 @@ def create_report(
     order: tuple[int, ...] = (),
     segmentation_changed: bool = False,
 ) -> Report:
-    """Create the report of a request. ``ran`` is the method that runs, and ``why_plain`` why the plain model does."""
+    """Create the report of a request. ``ran`` is the method that runs; ``why_plain`` says why it is the plain model."""
     requested, boundaries = origin.method_requested, origin.boundaries
     missed = boundaries.reason if requested.needs_documents or boundaries.n_expected else ""
     return Report(

@@ -19,7 +19,7 @@ open_recordings: list[list[RecordedRequest]] = []  # ``DebiasedLM`` adds its req
 class RecordedRequest:
     """A request to a ``DebiasedLM``, with the settings of its generation."""
 
-    lm: Any  # a DebiasedLM, which is in a higher layer
+    lm: Any  # a DebiasedLM, whose module imports this one
     request: Request
     settings: GenerationSettings
 

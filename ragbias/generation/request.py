@@ -20,8 +20,7 @@ class Origin:
     """The original prompt of a request, with the documents in their original order, and the requested method.
 
     Attributes:
-        parts: the text before the documents, the documents, and the text after them. It has no documents if the prompt
-            cannot be split.
+        parts: prefix, documents and suffix of the prompt; without documents if the prompt cannot be split.
         tokens: the tokens of each part; without a tokenizer, its UTF-8 bytes.
         flat: the prompt as the plain model reads it, without the separator that ``Prompt.from_text`` may add.
         method_requested: the requested method, as in the report.

@@ -133,8 +133,8 @@ def start_from_states(
 ) -> tuple[Binding, DynamicCache, list[int]]:
     """Return a binding, a cache with prefixes and documents, and the number of cached tokens of each prompt.
 
-    Suffixes in a batch differ in length. Therefore the cache of a batch also contains each suffix, except its last
-    token. The prompts of a ``JointMethod`` have the same suffix, so the cache does not contain the suffix.
+    In a batch, suffixes differ in length, so the cache also contains all tokens of a suffix except the last one. The
+    prompts of a ``JointMethod`` have the same suffix, which the cache does not contain.
     """
     rule = method if isinstance(method, AttentionMethod) else DocumentPass()
     layouts, caches, reused = [], [], []

@@ -64,7 +64,7 @@ def score_continuations(
     backend: str = "auto",
     cache: DocumentCache | None = None,
 ) -> ContinuationScores:
-    """Return the log-probability with which a method would sample each target after the prompt.
+    """Score each target by the log-probability with which a method would sample it after the prompt.
 
     For a vote, the probability is the mean over the orders, which is the expected share of votes.
     """

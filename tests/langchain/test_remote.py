@@ -161,7 +161,7 @@ def test_what_the_server_settles_is_refused(address):
 
 def test_documents_are_not_warmed_through_a_server(remote):
     template = ChatPromptTemplate.from_messages([("system", "{context}"), ("human", "{input}")])
-    with pytest.raises(ArgumentError, match="caches documents itself; warm a folder with a local model.* --cache"):
+    with pytest.raises(ArgumentError, match="caches documents itself; fill a folder with a local model.* --cache"):
         warm(remote, TEXTS, template, progress=False)
 
 
