@@ -167,7 +167,7 @@ def test_a_configured_model_is_loaded(tmp_path):
 def test_a_model_that_was_given_is_not_called_by_another_name():
     lm = DebiasedLM.from_pretrained("tiny")
     chosen = ChatRagBias(lm=lm).configurable_fields(model_id=ConfigurableField(id="model"))
-    with pytest.raises(ArgumentError, match="model_id='other', but the lm given is 'tiny'"):
+    with pytest.raises(ArgumentError, match="model_id='other', but lm is 'tiny'"):
         chosen.with_config(configurable={"model": "other"}).invoke(QUESTION)
     with pytest.raises(ArgumentError, match="model_kwargs are for loading"):
         ChatRagBias(lm=lm, model_kwargs={"dtype": "bfloat16"})

@@ -1,4 +1,4 @@
-"""Types of a call's arguments. Convert the arguments of ``HuggingFacePipeline``."""
+"""Types of call arguments, and the conversion of arguments of ``HuggingFacePipeline``."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ _identities: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
 
 
 def unique_name(model: torch.nn.Module) -> str:
-    """Return a unique name for a model without a name, because LangChain's caches distinguish models by name."""
+    """Return a unique name for an unnamed model, because LangChain's caches distinguish models by name."""
     return _identities.setdefault(model, uuid4().hex)
 
 

@@ -88,7 +88,7 @@ class RagBiasModel(FrameworkModel):
             loaded = dict(zip(("model_id", "model_kwargs"), arguments.loading_arguments[lm], strict=True))
             return any(getattr(self, name) != loaded[name] for name in loaded.keys() & self.model_fields_set)
         if "model_id" in self.model_fields_set and lm.name and self.model_id != lm.name:
-            raise ArgumentError(f"model_id={self.model_id!r}, but the lm given is {lm.name!r}; give one of them")
+            raise ArgumentError(f"model_id={self.model_id!r}, but lm is {lm.name!r}; give one of them")
         if self.model_kwargs:
             raise ArgumentError("model_kwargs are for loading a model, but lm is given; leave out model_kwargs")
         return False

@@ -70,7 +70,7 @@ class PaddedBatch:
         waiting = list(self._waiting)
         outcomes: list[Generation | BaseException] = []
         try:
-            # settings differ if a callback has called the model before its run did
+            # a callback may have called the model with other settings before its run did
             for settings, group in groupby(waiting, key=itemgetter(1)):
                 outcomes += self._answer_group([request for request, *_ in group], settings)
             if self.cancelled.is_set():
@@ -107,7 +107,7 @@ def _set_outcome(future: Future[Any], outcome: object) -> None:
 
 @dataclass
 class Slot:
-    """A run's place in a batch, for its first request to a model."""
+    """The batch that a run's first request to a model joins."""
 
     model: object
     batch: PaddedBatch

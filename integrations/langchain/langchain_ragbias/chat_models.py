@@ -145,7 +145,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> LLMResult:
         if getattr(callbacks, "parent_run_id", None) is None:
-            reports.forget()  # not in LangChain's tasks, because changes of their contexts are lost
+            reports.forget()  # here, because changes in the contexts of LangChain's tasks are lost
         if len(messages) < 2:
             return self._record_result(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
@@ -171,7 +171,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         inputs: Sequence[LanguageModelInput],
         config: RunnableConfig | list[RunnableConfig] | None,
     ) -> tuple[list[Callable[[], T]], int]:
-        """Return one function per input, which invokes the model with this input. Also return the batch size."""
+        """Return a function per input that invokes the model with this input, and the batch size."""
         configs = get_config_list(config, len(inputs))
         runs: list[Callable[[], T]] = [partial(invoke, *pair) for pair in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
@@ -277,11 +277,11 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def with_structured_output(
         self, schema: Schema, *, include_raw: bool = False, method: str = "function_calling", **kwargs: Any
     ) -> Runnable[LanguageModelInput, dict[str, Any] | BaseModel]:
-        """Return answers as objects of a schema.
+        """Return a runnable whose answers are objects of a schema.
 
         Args:
             schema: a pydantic class, a TypedDict or a JSON schema.
-            include_raw: whether to return a dict of ``raw``, ``parsed`` and ``parsing_error``, and raise no errors.
+            include_raw: whether to return dicts of ``raw``, ``parsed`` and ``parsing_error`` instead of raising errors.
             method: ``"function_calling"`` requires a tool call. ``"json_schema"`` adds the schema to the prompt.
                 ``"json_mode"`` requires JSON, and expects that the prompt names the fields.
             kwargs: LangChain's ``strict``, which has no effect.

@@ -44,7 +44,7 @@ reports = LastReports("langchain_ragbias_reports")
 
 
 def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
-    """Return the id of a request's parent run. Streams have no run manager, so their id is in their config."""
+    """Return the id of a request's parent run. Calls without a run manager, such as streams, have it in the config."""
     if run_manager is not None:
         return run_manager.parent_run_id
     return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
@@ -70,9 +70,9 @@ class RunTree:
     last_start: float = field(default_factory=time.monotonic)  # start of the latest run
 
     def add_retrieval(self, texts: Sequence[str], retrieved: bool) -> None:
-        """Add the texts of one retrieval. Equal texts share their metadata.
+        """Add the texts of one retrieval. The metadata of equal texts is merged.
 
-        ``retrieved`` is false for documents in inputs and outputs of chains. These count only if one of them is new.
+        ``retrieved`` is false for documents in inputs and outputs of chains, which count only if one of them is new.
         """
         merged: dict[str, str] = {}
         for text in texts:
@@ -96,7 +96,7 @@ class RunTree:
 
 
 def _report_failures(event: Callable[..., None]) -> Callable[..., None]:
-    """Wrap an event handler. Do nothing while the listener is uninstalled, and add errors of the handler to reports."""
+    """Wrap an event handler: skip it while the listener is uninstalled, and add its errors to reports."""
 
     @functools.wraps(event)
     def guarded(
@@ -128,7 +128,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # prompts of running completions
 
     def tree(self, run_id: UUID | None) -> RunTree:
-        """Return the run tree to which a run belongs, with copied retrievals. Outside a run, the tree has no runs."""
+        """Return a copy of a run's tree. Outside a run, return an empty tree with the last failure."""
         with self._lock:
             if tree := self._tree_of(run_id):
                 return replace(tree, retrievals=[retrieval.copy() for retrieval in tree.retrievals])

@@ -22,7 +22,7 @@ from ragbias.frameworks import PreparedCall
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.generation import Usage
 
-# LangChain's cache distinguishes calls only by ``stop`` and identifying parameters, so these include the arguments.
+# Arguments of the current call. LangChain's cache ignores them unless they are identifying parameters.
 _arguments: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
 PromptCallbacks = Callbacks | list[Callbacks]  # the callbacks for all prompts, or the callbacks for each prompt
 RUN_ARGUMENTS = ("tags", "metadata", "run_name", "run_id")

@@ -48,7 +48,7 @@ class Load:
     """A task of the worker: write stored parts of a prompt into the request's blocks of vLLM's cache."""
 
     request: str  # id, for messages
-    parts: list[Part]  # adjacent
+    parts: list[Part]  # adjacent parts of the prompt
     first: int  # index of the first token to write; earlier ones are in vLLM's prefix cache
     blocks: list[int]  # ids of all blocks of the request
     refusal: str = ""  # reason why the request must fail, or empty
@@ -77,7 +77,7 @@ class TrackedRequest:
     Attributes:
         parts: the prefix, unless it is empty, and the documents.
         refusal: reason why the request must fail, or None.
-        load_end: number of tokens to load from the start of the prompt; if ``plan.store``, only parts already stored.
+        load_end: index after the last token to load. A request with ``plan.store`` loads only parts that are stored.
         matched: number of tokens that vLLM's prefix cache contains.
         loaded: number of tokens of prefix and documents that vLLM did not compute.
         saved: whether the worker has the task to save the parts.
@@ -97,7 +97,7 @@ class RagBiasConnector(KVConnectorBase_V1):
     """Store documents that vLLM computes, and load stored documents into other prompts.
 
     ``kv_connector_extra_config`` contains arguments of ``ragbias.DocumentCache``: ``folder``, which is required, and
-    ``disk``, ``memory`` and ``portable``. If ``portable`` is true, ``DocumentCache(portable=True)`` finds the entries.
+    ``disk``, ``memory`` and ``portable``. With ``portable``, ``DocumentCache(portable=True)`` can load the entries.
     """
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
@@ -209,7 +209,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         return step
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        """If loading of blocks failed, remove them from vLLM's prefix cache, even if the request was aborted."""
+        """Remove blocks that failed to load from vLLM's prefix cache, even if the request was aborted."""
         if failed := connector_output.invalid_block_ids:
             self._kv_cache_manager.evict_blocks(failed)
 

@@ -100,7 +100,11 @@ def digest_of_files(model: str, revision: str | None) -> str:
 
 
 def encodings_of(config: VllmConfig) -> list[Encoding]:
-    """Return each layer's encoding. Raise ``UnsupportedModelError`` if one is not rotary or depends on the length."""
+    """Return each layer's positional encoding.
+
+    Raises:
+        UnsupportedModelError: an encoding is not rotary, or depends on the prompt's length.
+    """
     hf_config = config.model_config.hf_config
     with torch.device("meta"):  # no weights
         model = AutoModelForCausalLM.from_config(hf_config)

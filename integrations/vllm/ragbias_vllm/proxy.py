@@ -50,8 +50,8 @@ from ragbias_vllm.plans import RUNNABLE, RefusedError, method_of
 from ragbias_vllm.proxy_upstream import SECONDS_BETWEEN_CHECKS, Segments, StoredDocuments, Vllm, parameters_of
 
 PLAIN = "canonical-order, long-context-reorder, none"
-SEEDS = 2**64  # vLLM's seeds are signed
-NEEDED = "--cache and --cache-disk, the folder of vLLM's connector and its size"
+SEEDS = 2**64  # seeds are unsigned here, and signed in vLLM
+NEEDED = "--cache and --cache-disk, the folder of vLLM's connector and the folder's maximum size"
 
 
 @dataclass(frozen=True)

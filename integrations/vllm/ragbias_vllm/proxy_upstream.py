@@ -226,7 +226,7 @@ class StoredDocuments:
         If an answer fails before its first token, the documents are stored again, and the request is repeated.
 
         Raises:
-            UpstreamFailedError: all attempts failed, or documents were not loaded. Streams may fail at their end.
+            UpstreamFailedError: all attempts failed, or documents were not loaded. Streams may raise this at their end.
         """
         for attempt in range(1, ATTEMPTS + 1):
             started, stored = False, 0

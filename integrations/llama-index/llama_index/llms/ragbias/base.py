@@ -310,7 +310,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         return self._prepare_conversation(messages, call, replace(form, parallel=parallel))
 
     def _prepare_conversation(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
-        """Prepare a conversation. Its documents are located now, as the synthesis may end before a stream is read."""
+        """Prepare a conversation, and locate its documents now: a synthesis may end before its stream is read."""
         if self._uses_chat_template:
             turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
             chat = render_conversation(self.lm, turns, form, call.documents, conversation.join_parts)

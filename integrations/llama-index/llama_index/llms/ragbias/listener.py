@@ -2,7 +2,7 @@
 
 For each context, it stores the nodes of the current synthesis. For agents and the user's own prompts, it also stores a
 limited number of recent retrievals. If an answer is streamed, LlamaIndex calls the LLM only when the stream is read,
-perhaps in another thread. The listener then searches the call stack for the frame of a stream of a known synthesis.
+perhaps in another thread. The listener then finds the synthesis by the frame of its stream in the call stack.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ reports = LastReports("ragbias_llama_index_reports")
 MAX_RUNS = 1024  # maximum number of unfinished runs, and of documents that join retrieved texts
 CONTEXT_VARIABLE = "ragbias_llama_index_retrievals"
 Streamed: TypeAlias = "GeneratorType[Any, Any, Any] | AsyncGeneratorType[Any, Any]"
-PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # classes of steps, including embeddings
+PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # the steps of a pipeline
 
 
 @dataclass
 class Run:
     """A root span that has not ended."""
 
-    on_end: list[Callable[[], None]]  # called at the end
+    on_end: list[Callable[[], None]]
     checks: list[Callable[[], None]] = field(default_factory=list)  # called at the end if nothing was retrieved
     has_retrieval: bool = False
 
@@ -282,8 +282,8 @@ def locate_documents(
 ) -> LocatedDocuments:
     """Locate the documents in a rendered prompt: those of the call, of its synthesis, or of recent retrievals.
 
-    ``boundaries`` are those of the documents if the chat template rendered them. A metadata extractor's prompts contain
-    only one node by design, so they are not checked for missing documents.
+    If the chat template rendered the documents, ``boundaries`` are their boundaries. A metadata extractor's prompts
+    contain only one node by design, so they are not checked for missing documents.
     """
     boundaries = boundaries or _locate(prompt, current_documents() if documents is None else documents, segmenter)
     run = None if _listener is None else _listener.current_run()

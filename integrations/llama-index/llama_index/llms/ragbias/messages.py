@@ -114,7 +114,7 @@ def last_documents(messages: Sequence[ChatMessage]) -> list[str]:
 
 
 def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
-    """Return the tools for the prompt (only one if ``choice`` names it), and whether a call is required."""
+    """Return the tools for the prompt, and whether a call is required. If ``choice`` names a tool, return no others."""
     specs = [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools]
     chosen = parse_tool_choice(choice, specs)
     shown = [spec for spec in specs if chosen.offered and chosen.name in (None, spec["function"]["name"])]
@@ -168,7 +168,7 @@ class Reply:
     # unset until the answer is complete
     details: dict[str, Any] | None = None  # usage, finish reason, report and, if requested, log-probabilities
     calls: tuple[ToolCallBlock, ...] = ()
-    errors: tuple[str, ...] = ()  # of malformed tool calls
+    errors: tuple[str, ...] = ()  # one per malformed tool call
 
     @classmethod
     def of(cls, prepared: PreparedCall, generation: Generation, shown: str | None = None) -> Reply:

@@ -46,7 +46,7 @@ def warm(
 
 
 class WarmDocuments(TransformComponent):
-    """A last step of an ``IngestionPipeline``. It stores the nodes' keys and values in an LLM's ``document_cache``."""
+    """The last step of an ``IngestionPipeline``: store keys and values of nodes in an LLM's ``document_cache``."""
 
     llm: RagBiasLLM = Field(exclude=True)
     template: BasePromptTemplate | None = Field(default=None, exclude=True)
