@@ -11,8 +11,8 @@ A method qualifies for a kind of task if two conditions hold in every setting:
 - The interval does not lie below 0.
 - The method is better than the plain model, or its loss is tolerated and it is order-invariant without reordering.
 
-Among methods that qualify, invariant methods come first, then methods that are better in every setting. Otherwise
-the smallest margin decides. If no method qualifies, the plain model is recommended.
+Among methods that qualify, invariant methods come first, then methods that are better in every setting. Ties are
+broken by a method's lowest margin. If no method qualifies, the plain model is recommended.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Advice:
     Attributes:
         method: recommended method with parameters; ``"none"``: the plain model.
         others: other methods that qualify, best first.
-        cases: the evidence, which are the cases of this kind of task.
+        cases: the evidence.
         strength: ``"no evidence"``, ``"weak"`` (one model, or fewer than 100 questions in a case), ``"fair"`` (two
             or three models), or ``"good"``.
     """

@@ -1,4 +1,4 @@
-"""Compute the arithmetic of a method relative to the plain model. No implementation can be faster than this limit.
+"""Compute a method's arithmetic relative to the plain model, a lower limit for the time of any implementation.
 
 The prefill is counted in multiply-adds: projections, MLP, scores and weighted values of visible query-key pairs, and
 the head on the last token. Norms, softmax, rotations and padding are not counted. Sliding windows count as full

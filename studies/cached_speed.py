@@ -56,7 +56,7 @@ def measure(
     """Measure each method at each length, prefix and number of documents.
 
     Args:
-        settings: methods, model, numbers of documents, rounds and steps. Its lengths are not used.
+        settings: methods, model, numbers of documents, rounds and steps. Its document lengths are not used.
         tokens: lengths of a document in tokens, measured one after the other.
         prefixes: numbers of tokens before the documents, which all requests share; 0: no prefix.
         reader_rank: rank of a random reader of the method; 0: none. The plain model has no reader.

@@ -1,4 +1,4 @@
-"""Write calibration questions that no study of ``docs/results/real`` uses: all after the benchmark's first 120.
+"""Write calibration questions that no study of ``docs/results/real`` uses: 60 after the benchmark's first 120.
 
     python -m studies.calibration_questions BENCHMARK.jsonl.gz questions.jsonl
 
@@ -17,7 +17,7 @@ from ragbias.evaluation.tasks.mdqa import MdqaRow
 from ragbias.files import write_atomically
 from studies import arguments_of
 
-USED_BY_STUDIES = 120  # number of first questions
+USED_BY_STUDIES = 120  # number of questions at the beginning of the file
 QUESTIONS = 60
 WORDS = 40
 

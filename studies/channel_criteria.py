@@ -1,4 +1,4 @@
-"""Search for channels without one of the criteria, and scale two channels together (Table 6, arXiv 2406.02536).
+"""Leave out each criterion of the channel search, and scale two channels together (Table 6, arXiv 2406.02536).
 
 Each row is a search: with all criteria, or without monotonicity, smoothness or validation. The last row scales the two
 best channels of the first search together. Channels are scaled in the paper's layers. ``ragbias bench`` accepts the

@@ -67,7 +67,7 @@ class ChannelCurves:
     def expected(self, name: str) -> Tensor:
         """Expected change, if the span followed the plain curve at the positions to which it is moved.
 
-        These are the first positions (mask), or the positions ``by`` earlier (position ids).
+        The mask moves the span to the first positions, and position ids move it ``by`` positions back.
         """
         begin, end = self.span
         source = {MASK: 0, IDS: begin - self.by}[name]
@@ -94,7 +94,7 @@ class ChannelCurves:
 
     @property
     def where(self) -> str:
-        """Description of the perturbed tokens. It names the paper's numbers if the strings are of another length."""
+        """Description of the perturbed tokens, with the paper's numbers if strings have another length."""
         begin, end = self.span
         words = f"tokens {begin} to {end} do not see those before {begin}, or have position ids less {self.by}"
         if self.length == PAPERS_LENGTH:
@@ -108,7 +108,7 @@ def measure_curves(
     """Measure the curves of a channel on random strings, plain and perturbed.
 
     Args:
-        length: tokens per string. The paper's numbers of tokens are scaled to it.
+        length: tokens per string. The paper's span and shift are scaled to this length.
         track: yields its items unchanged, and may show progress.
 
     Raises:

@@ -59,7 +59,7 @@ class ReuseGate:
             the documents are reversed.
         margin: ``agreement - reversed_agreement``, paired by question.
         known: change of a known answer's log-probability in nats; None: too few questions have a known answer.
-        cacheable: share of prompt tokens that are not computed once the documents are cached.
+        cacheable: share of prompt tokens that need no computation if the documents are cached.
         pairs: whether all prompts have two documents, as for a judge.
     """
 

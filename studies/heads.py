@@ -40,7 +40,7 @@ PART = 4  # the most and the least aware heads are each one quarter of the heads
 
 @dataclass(frozen=True)
 class HeadAwareness(Result):
-    """How position-aware each head is.
+    """The position-awareness of each head.
 
     Attributes:
         positions: positions of the gold document, counted from 0.

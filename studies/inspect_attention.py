@@ -161,7 +161,10 @@ def _draw_gold(axis: Axes, views: Mapping[str, View]) -> None:
 
 
 def gold_ratios(view: View) -> list[float]:
-    """Attention to the gold document relative to an average other, by gold position, over ``retrieval_layers``."""
+    """Attention to the gold document relative to the average other document, at each gold position.
+
+    Both are sums over ``retrieval_layers``.
+    """
     ratios = []
     for layers in view.gold_by_position.values():
         gold, other = (sum(layers[layer][part] for layer in view.retrieval_layers) for part in (0, 1))

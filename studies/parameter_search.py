@@ -1,11 +1,11 @@
-"""Search the parameters of APE, SIW and layer-wise position interpolation for a model, axis by axis.
+"""Search the parameters of APE, SIW or layer-wise position interpolation for a model, one parameter after another.
 
 APE is tuned without labels, by the mean divergence KL(plain || method) of the next token after each prompt. SIW and
 position interpolation are tuned by the cross-entropy of right answers. The record contains both numbers for all
 methods.
 
-Repeat the command to resume an interrupted search. The exit code is 1 if the best setting does not clearly lower the
-loss on other questions. For APE, the exit code is 0.
+Repeat the command to resume an interrupted search. The exit code is 1 if SIW or position interpolation does not clearly
+lower the loss on other questions.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class _Search:
         return self.space.method(setting, self._n_layers)
 
     def descend(self, samples: Comparison) -> Setting:
-        """Optimise one axis after the other until no axis improves the setting. Return the best setting."""
+        """Optimise one parameter after another, in at most ``SWEEPS`` sweeps. Return the best setting."""
         best, by = dict(self.space.start), self.space.by
         for sweep in range(1, SWEEPS + 1):
             before = dict(best)

@@ -34,7 +34,7 @@ def save_pair(figure: Figure, path: Path) -> None:
 
 
 def add_title(figure: Figure, title: str, letters: int = TITLE_LETTERS) -> None:
-    """Draw one legend for all panels, below the title."""
+    """Draw a title, and below it one legend for all panels."""
     draw_legend(figure, columns=2)
     lines = [part for row in title.splitlines() for part in wrap(row, letters)]
     (drawn,) = figure.legends

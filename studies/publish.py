@@ -3,9 +3,8 @@
     python -m studies.publish runs
 
 This updates the tables in ``docs/results/models.md`` and ``calibrations.md``, the evidence in the package, the table of
-advice in the docs, and all pictures. All of these are made from the stored results, so the runs themselves may be
-deleted afterwards. The folder of a run has the name of its settings file in ``docs/results/real``. Calibrations are in
-``calibration``.
+advice in the docs, and all pictures. They are made from stored results, so the runs may be deleted afterwards. The
+folder of a run has the name of its settings file in ``docs/results/real``. Calibrations are in ``calibration``.
 """
 
 from __future__ import annotations

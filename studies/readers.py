@@ -29,7 +29,7 @@ INSTRUCTION = "Answer the question using the documents below.\n\n"
 MARK = "{documents}"
 ENDINGS = {"chat": "\nQuestion: {question}\nAnswer in a few words.", "bare": "\nQuestion: {question}\nAnswer:"}
 EVERY = 5  # number of questions between two writes of the results
-ANSWER_TOKENS = 40  # of a generated answer
+ANSWER_TOKENS = 40  # maximum
 
 
 class Case(NamedTuple):
@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 
 def read_cases(file: Path, words: int, count: int) -> list[Case]:
-    """Read questions. Cut each document to its first ``words`` words, or the gold one to words around the answer."""
+    """Read questions. Cut the gold document to ``words`` words around the answer, others to their first words."""
     text = (gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()).decode()
     rows = [json.loads(line) for line in text.splitlines()] if ".jsonl" in file.name else json.loads(text)
     cases = []
@@ -74,7 +74,7 @@ def render_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, kind:
 
 
 def document_orders(case: Case) -> list[list[str]]:
-    """Return orders with the gold document first, in the middle and last, or two random orders if it is unknown."""
+    """Return orders with the gold document first, in the middle and last, or two random orders if there is none."""
     if case.gold is None:
         return [random.Random(seed).sample(case.documents, len(case.documents)) for seed in range(2)]
     others = case.documents[:]

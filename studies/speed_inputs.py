@@ -135,7 +135,7 @@ class PromptBatch:
 
 
 def document_lengths(documents: int, tokens: int, total: int | None) -> list[int]:
-    """Return each document's length: ``tokens``, or an equal share of ``total``. The first ones get the remainder."""
+    """Return each document's length: ``tokens``, or a share of ``total``. The first documents get the remainder."""
     if total is None:
         return [tokens] * documents
     return [total // documents + (index < total % documents) for index in range(documents)]

@@ -135,7 +135,7 @@ def _complete_questions(run: Run) -> Run:
 
 
 def _answer_hours(run: Run) -> float:
-    """Return the hours that the answers took, except copied ones."""
+    """Return the hours that all answers took, without copied answers."""
     return round(sum(record.seconds for record in (*run.records, *run.noise) if not record.copied) / 3600, 2)
 
 

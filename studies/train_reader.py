@@ -68,12 +68,12 @@ from studies.windows import (
 
 TOGETHER = 128  # lessons whose answers are generated together
 GROUP = 256  # lessons with the same prefix and form
-SHORT = 20  # most documents of a prompt with short passages
+SHORT = 20  # maximum number of documents in a prompt with short passages
 OWN_ANSWERS = "distil", "free", "ranked"  # objectives with answers of the teacher
 
 
 def divergence(teacher: Tensor, student: Tensor, real: Tensor) -> Tensor:
-    """Weighted sum of forward and reverse KL divergence, from log-probabilities ``[B, T, V]``, averaged."""
+    """Return the mean of a weighted sum of forward and reverse KL divergence, from log-probabilities ``[B, T, V]``."""
     forward = (teacher.exp() * (teacher - student)).sum(-1)
     reverse = (student.exp() * (student - teacher)).sum(-1)
     loss = FORWARD * forward + (1 - FORWARD) * reverse
@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=32, help="examples in a step")
     parser.add_argument("--groups", type=int, default=24, help="groups of lessons")
     parser.add_argument("--group", type=int, default=GROUP, help="lessons in a group")
-    parser.add_argument("--documents", type=int, default=10, help="most documents of a prompt")
+    parser.add_argument("--documents", type=int, default=10, help="maximum number of documents in a prompt")
     parser.add_argument("--rank", type=int, default=8, help="rank of the LoRA")
     parser.add_argument("--mixture", action="store_true", help='train for "mixture" instead of parallel windows')
     parser.add_argument("--one-form", action="store_true", help="one prefix and format, so that documents are cached")

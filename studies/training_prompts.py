@@ -25,7 +25,7 @@ PREFIXES = (
     "Use this context to answer. If the answer is not in it, say so.\n\nContext:\n",
     "",
 )
-WEIGHTS = 6, 1, 1, 1  # of the prefixes
+WEIGHTS = 6, 1, 1, 1  # relative frequencies of the prefixes
 ENDINGS = (
     "\nQuestion: {question}\nAnswer in a few words.",
     "\nQuestion: {question}\nAnswer:",
@@ -35,8 +35,8 @@ ENDINGS = (
     "\nAnswer the question from the documents only, as briefly as you can.\nQuestion: {question}",
 )
 BARE = 0.15  # share of prompts without the chat template
-WORDS = 40, 120  # of short and of long passages
-HELD_OUT, FEWEST = 150, 50  # questions
+WORDS = 40, 120  # words in short and in long passages
+HELD_OUT, FEWEST = 150, 50  # questions that are held out, and minimum for training
 
 
 @dataclass

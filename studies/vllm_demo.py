@@ -3,7 +3,7 @@
     make demo-vllm
 
 The embedded model and SmolLM2 answer questions about a small invented world. Then clients send SmolLM2 the same
-documents in a new order in each request. All servers are stopped at the end.
+documents in a new order in each request.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             console.print(f"starting vLLM for {model}, with the connector and without (takes minutes) ...")
             with run_servers(parsed.python, model, MODELS[model], Path(folder)) as both:
                 ask_in_several_orders(both, model, parsed.questions, parsed.seed)
-                if model != "tiny":  # whose window is too short
+                if model != "tiny":  # the window of tiny is too short
                     console.print("measuring; every request has the same documents in a new order ...")
                     rows = asyncio.run(measured(both, model))
     if rows:

@@ -100,7 +100,7 @@ class Soak:
         return list(self.llm.generate(prompts, settings, use_tqdm=False))
 
     def round(self, count: int, tokens: int) -> int:
-        """Answer ``count`` prompts together, as a proxy does. Return how many answers to known prompts changed."""
+        """Answer ``count`` prompts together, as a proxy does. Return how many answers differ from earlier rounds."""
         waiting, different = [self.prompt() for _ in range(count)], 0
         for _ in range(ATTEMPTS):
             plans = [Plan(False, "pcw", (len(p.prefix), *map(len, p.documents)), "") for _, p in waiting]
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--together", type=int, default=20, help="requests at the same time")
     parser.add_argument("--tokens", type=int, default=16, help="tokens of an answer")
     parser.add_argument("--disk", default="5MB", help="maximum size of the folder")
-    parser.add_argument("--seed", type=int, default=0, help="of documents and orders")
+    parser.add_argument("--seed", type=int, default=0, help="seed of documents and orders")
     parsed = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         soak = Soak(parsed.model, Path(folder), parsed.disk, parsed.seed)

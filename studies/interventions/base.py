@@ -71,5 +71,5 @@ class Intervention:
         return None
 
     def reweightings(self, layout: SequenceLayout, count: int, device: torch.device) -> list[Reweighting]:
-        """Return the changes of attention weights on the first ``count`` tokens, equally many for each sequence."""
+        """Return changes of attention weights on the first ``count`` tokens, the same number for each sequence."""
         return []
