@@ -4,12 +4,11 @@
     python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct      # the model decides what to look up
     python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct --retrieve-first --documents notes/ --question "Who?"
 
-The tool returns its documents as text in a message. ragbias finds them there without extra code: through the artifact
-that this tool returns with its text, or through the retriever's run if a tool returns no artifact.
+The tool returns its documents as text in a message. ragbias finds them there without extra code, because the tool also
+returns them as an artifact. Without an artifact, ragbias uses the retriever's run.
 
-The embedded toy model cannot call tools.
-With it, or with --retrieve-first, a middleware looks up the question first and puts the documents before the question,
-where small models use them best.
+The embedded toy model cannot call tools. With this model, or with --retrieve-first, a middleware looks up the question
+and puts the documents before the question, where small models use them best.
 """
 
 import argparse
@@ -34,12 +33,12 @@ SYSTEM = "Answer from what was looked up. If you don't know the answer, say you 
 
 
 class RetrieveFirst(AgentMiddleware):
-    """Looks up the question, then lets the model answer without tools."""
+    """Look up the question, then let the model answer without tools."""
 
     def wrap_model_call(
         self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]
     ) -> ModelResponse | AIMessage:
-        """Return the look-up as the first step of a turn; call the model for the second."""
+        """Return a tool call after a question, and the model's answer after the tool's documents."""
         last = request.messages[-1]
         if isinstance(last, HumanMessage):
             call = ToolCall(name="look_up", args={"query": last.text}, id="call00001", type="tool_call")
@@ -50,7 +49,7 @@ class RetrieveFirst(AgentMiddleware):
 
 
 def load_documents(path: Path) -> list[Document]:
-    """The paragraphs of a text file, or of all text files of a folder."""
+    """Return the paragraphs of a text file, or of all text files of a folder."""
     files = sorted(file for file in path.rglob("*") if file.suffix in TEXT) if path.is_dir() else [path]
     paragraphs = [(file, part.strip()) for file in files for part in file.read_text(encoding="utf-8").split("\n\n")]
     documents = [Document(part, metadata={"title": file.name}) for file, part in paragraphs if part]

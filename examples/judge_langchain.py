@@ -33,19 +33,22 @@ PROMPT = ChatPromptTemplate.from_messages(
 
 
 class PairwiseJudge(PairwiseStringEvaluator):
-    """Gives ``value`` ("A", "B", or None for a tie), ``score`` (1 for A, 0 for B, 0.5) and ``log_probabilities``."""
+    """Compare two responses by the mean log-probability of the tokens that repeat them.
+
+    The result has ``value`` ("A", "B", or None for a tie), ``score`` (1, 0 or 0.5) and ``log_probabilities``.
+    """
 
     def __init__(self, llm: ChatRagBias, labeled: bool = False) -> None:
         self.llm, self.labeled = llm, labeled
 
     @property
     def requires_input(self) -> bool:
-        """The question."""
+        """Whether the judge needs the question."""
         return True
 
     @property
     def requires_reference(self) -> bool:
-        """The right answer, for a judge of labeled pairs."""
+        """Whether the judge needs the right answer."""
         return self.labeled
 
     def _evaluate_string_pairs(
@@ -75,7 +78,7 @@ class PairwiseJudge(PairwiseStringEvaluator):
 
 
 def main() -> None:
-    """Judge one pair in both orders, with the default method and plain."""
+    """Judge one pair in both orders, with the default method and with the plain model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--question", default="Which emblem does Heron Bridge have?")

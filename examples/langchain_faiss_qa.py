@@ -33,7 +33,7 @@ SYSTEM = (
 
 
 def chat_model(kind: str, model: str, method: str) -> BaseChatModel:
-    """The only code that differs."""
+    """Load the model with LangChain's stock classes or with ragbias."""
     if kind == "ragbias":
         return ChatRagBias(model_id=model, method=method, max_tokens=32)
     settings = {"max_new_tokens": 32, "do_sample": False, "return_full_text": False}
@@ -45,7 +45,7 @@ TEXT = (".txt", ".md", ".rst")
 
 
 def load_documents(path: Path) -> list[Document]:
-    """The paragraphs of a text file, or of all text files of a folder."""
+    """Return the paragraphs of a text file, or of all text files of a folder."""
     files = sorted(file for file in path.rglob("*") if file.suffix in TEXT) if path.is_dir() else [path]
     paragraphs = [(file, part.strip()) for file in files for part in file.read_text(encoding="utf-8").split("\n\n")]
     documents = [Document(part, metadata={"source": str(file)}) for file, part in paragraphs if part]

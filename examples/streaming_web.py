@@ -3,7 +3,7 @@
     python examples/streaming_web.py --model tiny
     python examples/streaming_web.py --model Qwen/Qwen2.5-7B-Instruct --documents notes.txt
 
-It prints an address to open or to pass to ``curl -N``; --question sets the question in it.
+The server prints an address to open or to pass to ``curl -N``. --question sets the question in this address.
 
 The event loop stays free while the model generates, so the server answers other requests (try /health). When a client
 disconnects, its handler is cancelled, the stream closes, and the computation stops.
@@ -32,7 +32,7 @@ LLM = web.AppKey("llm", RagBiasLLM)
 
 
 async def ask(request: web.Request) -> web.StreamResponse:
-    """The answer to ?question=..., piece by piece, and the report on the last line."""
+    """Stream the answer to ?question=..., and then the report in one line."""
     question = request.query.get("question", "")
     if not question:
         raise web.HTTPBadRequest(text="ask with ?question=...\n")
@@ -47,12 +47,12 @@ async def ask(request: web.Request) -> web.StreamResponse:
 
 
 async def health(_: web.Request) -> web.Response:
-    """Answers at once, also while the model generates."""
+    """Respond at once, even while the model generates."""
     return web.Response(text="ok\n")
 
 
 def make_app(index: VectorStoreIndex, llm: RagBiasLLM, top_k: int) -> web.Application:
-    """The application: /ask and /health."""
+    """Create the application with the routes /ask and /health."""
     app = web.Application()
     app[ENGINE] = index.as_query_engine(llm=llm, similarity_top_k=top_k, streaming=True)
     app[LLM] = llm
@@ -61,7 +61,6 @@ def make_app(index: VectorStoreIndex, llm: RagBiasLLM, top_k: int) -> web.Applic
 
 
 def main() -> None:
-    """Index the documents, load the model, serve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")

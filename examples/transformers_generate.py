@@ -1,4 +1,4 @@
-"""A method around plain `model.generate`: compare the logits of the next token for documents in both orders.
+"""A method with plain `model.generate`: compare the next token's logits for documents in both orders.
 
 python examples/transformers_generate.py --model tiny
 python examples/transformers_generate.py --model Qwen/Qwen2.5-0.5B-Instruct --method pine
@@ -20,7 +20,7 @@ Span = tuple[int, int]
 def encode(
     tokenizer: PreTrainedTokenizerBase, prefix: str, documents: list[str], suffix: str
 ) -> tuple[list[int], list[Span]]:
-    """Tokenise each part alone, so that a document has the same tokens at every position, and return its spans."""
+    """Return the prompt's token ids and the documents' spans. A document has the same tokens at every position."""
     ids = tokenizer(prefix)["input_ids"]
     spans = []
     for document in documents:
@@ -32,7 +32,6 @@ def encode(
 
 @torch.no_grad()
 def main() -> None:
-    """Compare the plain model with the model under a method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="tiny, the embedded toy model; a hub name or a path")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from ragbias.models.tiny.world import BY_KEY, WORDS, Entry, ask, draw_entry, sample_entries
 from training.formats import sample_format, simplest_format
 
-QUESTIONS = 8  # that share one set of passages
+QUESTIONS = 8  # number of questions about one set of passages
 ENDS, NEAR = 0.9, 2  # share of answers within `NEAR` passages of either end, for more than 4 passages
 GAP_TOKENS = range(262, 326)  # token ids between key and value in the copying lessons
 CONTRADICTED = 0.6  # share of sets with contradictions in the second half of training
@@ -77,7 +77,7 @@ def pad_right(lists: Sequence[list[int]], fill: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """Settings of a batch: number of passages, whether answers are near the ends, whether it is the first stage."""
+    """Settings of a batch, such as the number of passages and whether most answers are near the ends."""
 
     documents: int
     ends: bool

@@ -31,21 +31,21 @@ class TrainingSettings:
 
     steps: int = 9000
     seed: int = 0
-    positions: str = "ends"  # of the answers: "ends" (90% near either end) or "uniform"
-    # (tokens, gap) that are repeated, shuffled, before any question ...
+    positions: str = "ends"  # positions of the answers: "ends" (90% near either end) or "uniform"
+    # `length` and `gap` of each copying lesson before the first questions, see `make_repeats`
     copying: tuple[tuple[int, int], ...] = ((32, 0), (96, 0), (64, 2), (96, 4), (192, 7))
-    copy_accuracy: float = 0.9  # ... each until this share is predicted
+    copy_accuracy: float = 0.9  # accuracy that ends a copying lesson
     raise_at: float = 0.75  # accuracy at which the number of passages is raised
     documents: int = 20
-    long_documents: int = 40  # in a tenth of the steps, once `documents` is reached
+    long_documents: int = 40  # passages in a tenth of the steps, once `documents` is reached
     batch_tokens: int = 4096
     language_weight: float = 0.1
     muon: float = 0.02
     adam: float = 3e-3
     embedding: float = 1e-2
     rate: float = 1.0  # factor of the three learning rates above
-    resume: str | None = None  # folder of a model that has learned the first lessons
-    first_documents: int = 4  # passages at most when questions begin
+    resume: str | None = None  # folder of a model that has finished the first lessons
+    first_documents: int = 4  # maximum number of passages in the first questions
     contradicted: bool = False  # passages in the middle often contradict those at the ends
 
 
@@ -55,11 +55,11 @@ class Progress:
 
     step: int = 0
     tokens: int = 0
-    accuracy: float = 0.0  # running average, of repeats and then of questions
-    copied: int = 0  # copying lessons that are mastered
+    accuracy: float = 0.0  # running average, first for repeats, then for questions
+    copied: int = 0  # number of finished copying lessons
     copied_steps: int = 0
     simple: bool = True  # first lesson: one kind of fact, one format
-    limit: int = 0  # passages at most
+    limit: int = 0  # maximum number of passages
 
 
 def learning_rate_factor(step: int, steps: int) -> float:
@@ -142,7 +142,7 @@ def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, fold
 
 
 def train(settings: TrainingSettings, out: Path) -> LlamaForCausalLM:
-    """Run all steps. Write the model to `out` after every tenth of them, and `training.json` at the end."""
+    """Run all steps. Write the model to `out` after each tenth of the steps, and `training.json` at the end."""
     began = time.time()
     rng = random.Random(settings.seed)
     tokenizer = tokenizers.build_tokenizer()
@@ -206,11 +206,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=TrainingSettings.steps)
     parser.add_argument("--positions", choices=("ends", "uniform"), default=TrainingSettings.positions)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--resume", help="folder of a model to go on with, past the first lessons")
+    parser.add_argument("--resume", help="folder of a model that has finished the first lessons")
     parser.add_argument(
-        "--first-documents", type=int, default=TrainingSettings.first_documents, help="passages to begin with"
+        "--first-documents", type=int, default=TrainingSettings.first_documents, help="maximum of passages at first"
     )
-    parser.add_argument("--contradicted", action="store_true", help="let the middle contradict the ends")
+    parser.add_argument("--contradicted", action="store_true", help="add middle passages that contradict the ends")
     parser.add_argument("--rate", type=float, default=TrainingSettings.rate, help="factor of the learning rates")
     arguments = parser.parse_args()
     options = vars(arguments)
