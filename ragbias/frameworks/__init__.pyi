@@ -6,6 +6,8 @@ from ragbias.frameworks.chat_documents import RenderedConversation as RenderedCo
 from ragbias.frameworks.chat_documents import block_document as block_document
 from ragbias.frameworks.chat_documents import join_parts as join_parts
 from ragbias.frameworks.chat_documents import render_conversation as render_conversation
+from ragbias.frameworks.direct_searches import SearchWatch as SearchWatch
+from ragbias.frameworks.missing_documents import LocatedDocuments as LocatedDocuments
 from ragbias.frameworks.missing_documents import MissingDocuments as MissingDocuments
 from ragbias.frameworks.missing_documents import OnMissing as OnMissing
 from ragbias.frameworks.options import RagBiasOptions as RagBiasOptions
@@ -15,9 +17,7 @@ from ragbias.frameworks.options import with_options as with_options
 from ragbias.frameworks.remote import LanguageModel as LanguageModel
 from ragbias.frameworks.remote import RemoteLM as RemoteLM
 from ragbias.frameworks.run_state import LastReports as LastReports
-from ragbias.frameworks.run_state import LocatedDocuments as LocatedDocuments
 from ragbias.frameworks.run_state import Retrievals as Retrievals
-from ragbias.frameworks.run_state import SearchWatch as SearchWatch
 from ragbias.frameworks.tool_formats import ToolCall as ToolCall
 from ragbias.frameworks.tool_formats import call_id as call_id
 from ragbias.frameworks.tool_use import AnswerFormat as AnswerFormat

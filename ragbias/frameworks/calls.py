@@ -19,10 +19,10 @@ from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
 from ragbias.display import validation_message
 from ragbias.errors import ArgumentError, MethodError
-from ragbias.frameworks.missing_documents import MissingDocuments
+from ragbias.frameworks.missing_documents import LocatedDocuments, MissingDocuments
 from ragbias.frameworks.options import RagBiasOptions
 from ragbias.frameworks.remote import LanguageModel, RemoteLM
-from ragbias.frameworks.run_state import LastReports, LocatedDocuments, Owner
+from ragbias.frameworks.run_state import LastReports, Owner
 from ragbias.frameworks.tool_use import AnswerFormat, with_messages
 from ragbias.generation import Generation, GenerationSettings, Request, Stream
 from ragbias.generation.arguments import SAMPLING

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from ragbias.boundaries import Boundaries
 from ragbias.boundaries.sources import current_documents
 from ragbias.boundaries.splitting import STRIPPING_HELPS
 from ragbias.call_site import WarnedLines
@@ -16,6 +17,22 @@ from ragbias.limits import OnMissing as OnMissing
 
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
 EXPLICIT = {"documents", "segmenter"}  # all documents of these sources must occur in the prompt
+
+
+@dataclass(frozen=True)
+class LocatedDocuments:
+    """The documents in a prompt, and how to check for missing documents.
+
+    Attributes:
+        suspected: whether documents may be missing because a retrieval was not recorded.
+        checks: functions to call at the end of the run unless it retrieves documents; ``None`` outside a run.
+        checked: whether to check for missing documents.
+    """
+
+    boundaries: Boundaries
+    suspected: bool = False
+    checks: list[Callable[[], None]] | None = None
+    checked: bool = True
 
 
 @dataclass
