@@ -24,7 +24,7 @@ from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, W
 from ragbias.generation import Generation, GenerationArguments, GenerationSettings, Request, Score, Stream
 from ragbias.generation.answering import Answering
 from ragbias.generation.decoding import openai_logprobs
-from ragbias.generation.preparing import check_lists, prepare_request, split_prompt
+from ragbias.generation.preparing import build_request, check_lists, split_prompt
 from ragbias.generation.recording import RecordedRequest, open_recordings
 from ragbias.generation.request import Origin, check_length, longest_prompt
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
@@ -306,7 +306,7 @@ class DebiasedLM:
                 remedy = "strip_numbering=True removes numbers; remove letters and scores from the template"
             message = f"the documents are numbered or lettered, which reveals their order; {remedy}"
             self._numbering_lines.warn(message, NumberedHeadersWarning)
-        return self._resolve(origin, cancelled)
+        return self._build_request(origin, cancelled)
 
     def variant(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
@@ -318,7 +318,9 @@ class DebiasedLM:
             method: default: the method of the request.
         """
         origin = request.origin if order is None else request.origin.reordered(order)
-        return self._resolve(origin if method is None else replace(origin, method_requested=self._get_method(method)))
+        return self._build_request(
+            origin if method is None else replace(origin, method_requested=self._get_method(method))
+        )
 
     @torch.no_grad()
     def score(
@@ -371,11 +373,11 @@ class DebiasedLM:
     def _get_method(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)
 
-    def _resolve(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
+    def _build_request(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
         method = origin.method_requested
         if self.cache is not None and (method.acts_on != "nothing" or method == self.method):
             warn_if_unused(self.cache, method)
-        return prepare_request(self.model, self.tokenizer, origin, self.backend, cancelled)
+        return build_request(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     def _accept(self, requests: Sequence[Request], settings: GenerationSettings) -> Answering:
         """Check that the settings fit the requests, and record the requests."""

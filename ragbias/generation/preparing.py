@@ -108,7 +108,7 @@ def _with_numbering(boundaries: Boundaries, numbers: DocumentNumbers, strip: boo
     return replace(boundaries, numbering="present", reason="; ".join(filter(None, reasons)))
 
 
-def prepare_request(
+def build_request(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     origin: Origin,
