@@ -17,18 +17,14 @@ from ragbias.cli.terminal import integer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from ragbias.evaluation.demo.demo_run import Demo
-
-
 FILES = ("results.json", "bias.png")
-FRAMEWORK_COLUMNS = ("method", "as retrieved", "reversed", "answer")
 
 
 def demo(
     model: Annotated[str, typer.Option(help=terminal.MODELS)],
     questions: Annotated[
         int | None,
-        integer(Bounds(2, 10_000), "Questions. Each runs with its answer at every position. Default: 40 (tiny) or 20."),
+        integer(Bounds(5, 10_000), "Questions. Each runs with its answer at every position. Default: 40 (tiny) or 20."),
     ] = None,
     seed: Annotated[int, integer(limits.SEED, "Seed of corpus and questions.")] = 0,
     out: Annotated[
@@ -59,9 +55,6 @@ def demo(
         outcome = prepared.run(bar)
     terminal.console.print(*make_report(outcome), sep="\n")
     save_outcome(outcome, draw(outcome), out)
-    if not isinstance(prepared, notes_run.NotesDemo):
-        terminal.console.print()
-        _print_framework_answers(prepared)
     terminal.write_json(outcome, json_path)
 
 
@@ -72,12 +65,9 @@ def report_tiny(outcome: dict[str, Any]) -> Iterator[Table | str]:
     questions = outcome["settings"]["questions"]
     rows = [row for results in outcome["results"].values() for row in results.values()]
     points = [point for row in rows for point in row["accuracy_by_position"].values()]
-    if None in points[0]:
-        yield f"{questions} questions are too few for intervals."
-    else:
-        margin = max(max(high - estimate, estimate - low) for estimate, low, high in points)
-        yield f"With {questions} questions, an accuracy may be off by up to {margin:.2f} (the widest 95% interval)."
+    margin = max(max(high - estimate, estimate - low) for estimate, low, high in points)
     yield (
+        f"With {questions} questions, an accuracy may be off by up to {margin:.2f} (the widest 95% interval).\n"
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model is biased because its training data has answers near the ends of prompts (docs/results/tiny.md)."
     )
@@ -135,19 +125,3 @@ def _make_bias_table(documents: str, results: dict[str, Any]) -> Table:
         figures = [f"{row[key][0]:.2f}" for key in ("mean", "worst", "gap")]
         table.add_row(name, *accuracy, *figures, f"{row['flip_rate'][0]:.0%}", f"x{row['prefill_ratio']:.2f}")
     return table
-
-
-def _print_framework_answers(prepared: Demo) -> None:
-    """Print each installed framework's answers to one question in two document orders."""
-    from ragbias.evaluation.demo.demo_run import ask_in_both_orders, find_order_sensitive_question
-    from ragbias.evaluation.report.tables import make_table
-
-    question = find_order_sensitive_question(prepared)
-    terminal.console.print(
-        "Answers to one question in both orders. In the demo's prompt, the plain model's answer depends on the order. "
-        "Frameworks use other prompts, so their answers may be the same in both orders."
-    )
-    table = make_table(f"{question.question}  (right: {question.answer})", "framework", *FRAMEWORK_COLUMNS, wrap=True)
-    for framework, method, forward, backward in ask_in_both_orders(prepared, question):
-        table.add_row(framework, method, forward, backward, "same" if forward == backward else "changed")
-    terminal.console.print(table)

@@ -19,7 +19,7 @@ from support.gguf_files import write_gguf
         (["ask", "q", "--documents", "/nonexistent", "--model", "tiny"], "/nonexistent is missing"),
         (["ask", "q\udcff", "--documents", "/nonexistent", "--model", "tiny"], "the question contains"),
         (["ask", "q", "--documents", __file__, "--model", ""], "no model given; name one"),
-        (["demo", "--model", "tiny", "--questions", "1"], "Invalid value for '--questions'"),
+        (["demo", "--model", "tiny", "--questions", "4"], "Invalid value for '--questions'"),
         (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is not a folder"),
         (["demo", "--model", "/nonexistent/model"], "/nonexistent/model"),
     ],

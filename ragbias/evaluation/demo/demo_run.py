@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.figure import Figure
 from rich.progress import Progress
 
-from ragbias.errors import MissingExtraError
 from ragbias.evaluation.cost import measure_costs
 from ragbias.evaluation.demo import shared
 from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, describe_conditions, run_methods
-from ragbias.evaluation.measures.metrics import exact_match, normalise
-from ragbias.evaluation.prompts import stock_prompt
+from ragbias.evaluation.measures.metrics import exact_match
 from ragbias.evaluation.report.charts import draw_overlaid
 from ragbias.evaluation.tasks.task import spread_positions
 from ragbias.generation.preparing import split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, parse_methods
-from ragbias.models.tiny.world import WorldQuestion, held_out_corpus, held_out_questions
+from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 MODEL = "tiny"
 METHODS = "none,segmented,pine,channel-scaling,attention-sorting,long-context-reorder,canonical-order"
@@ -28,7 +25,7 @@ FIGURE_NAMES = ("accuracy_by_position", "mean", "worst", "gap", "flip_rate")
 
 
 class Demo:
-    """Corpus, index, questions and model of one run.
+    """Index, questions and model of one run.
 
     Args:
         questions: number of questions. Each runs with the gold document at every position.
@@ -51,21 +48,19 @@ class Demo:
         self.questions = held_out_questions(passages, questions, seed)
         self.index = Index([passage.document for passage in passages])
 
-    def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
-        """Return ``k`` passages, and whether the gold passage was found. If not, the gold passage replaces the last."""
-        nearest, gold = self.index.search(question.question, k), question.gold.document
-        return (nearest, True) if gold in nearest else ([*nearest[:-1], gold], False)
-
     def task(self, documents: int) -> tuple[StockQA, float]:
-        """Return a task whose prompts have ``documents`` passages, and the index's recall of gold passages."""
+        """Return a task whose prompts have ``documents`` passages, and the index's recall of gold passages.
+
+        If the index does not find a gold passage, this passage replaces the last one.
+        """
         golds, hits = [], 0
         for question in self.questions:
-            texts, hit = self.retrieve(question, documents)
             gold = question.gold.document
-            golds.append(
-                GoldQuestion(question.question, gold, [text for text in texts if text != gold], question.answer)
-            )
-            hits += hit
+            others = self.index.search(question.question, documents)
+            if gold in others:
+                others.remove(gold)
+                hits += 1
+            golds.append(GoldQuestion(question.question, gold, others[: documents - 1], question.answer))
         task = StockQA(self.lm, golds, spread_positions(documents, self.positions), exact_match)
         return task, hits / len(golds)
 
@@ -106,38 +101,6 @@ def _measure_prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dic
     prompts = [split_prompt(case.text, case.documents, None).parts for case in cases[: shared.COST_ROUNDS]]
     costs = measure_costs(task.lm, prompts, methods, len(prompts))
     return {name: cost["prefill_ratio"][0] for name, cost in costs.items()}
-
-
-def find_order_sensitive_question(demo: Demo) -> WorldQuestion:
-    """Return a question whose plain answer changes if the documents are reversed, else the first question."""
-    for question in demo.questions:
-        texts, _ = demo.retrieve(question, max(demo.documents))
-        orders = [texts, texts[::-1]]
-        prompts = [stock_prompt(demo.lm, order, question.question) for order in orders]
-        forward, backward = demo.lm.batch(prompts, documents=orders, method="none", max_new_tokens=8)
-        if normalise(forward.text) != normalise(backward.text):
-            return question
-    return demo.questions[0]
-
-
-def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[str, str, str, str]]:
-    """Yield ``(framework, method, answer as retrieved, answer reversed)`` for ``none`` and ``pine``.
-
-    Each integration has an entry point in the group ``ragbias.demo``. The entry point is a function ``(passages,
-    question, lm, method, documents) -> (answer as retrieved, answer reversed)`` that runs a chain of the framework.
-    """
-    integrations = sorted(entry_points(group="ragbias.demo"), key=lambda entry: entry.name)
-    if not integrations:
-        raise MissingExtraError(
-            "no integration is installed; install both with: pip install langchain-ragbias llama-index-llms-ragbias "
-            "(from a clone: pip install -e integrations/langchain -e integrations/llama-index)"
-        )
-    for integration in integrations:
-        answer = integration.load()
-        for method in ("none", "pine"):
-            documents = max(demo.documents)
-            forward, backward = answer(demo.index.texts, question.question, demo.lm, method, documents)
-            yield integration.name, method, forward, backward
 
 
 def draw_figure(outcome: dict[str, Any]) -> Figure:

@@ -1,8 +1,7 @@
 """The demo of a real model: its bias on questions about thirty short, invented notes (``notes.jsonl``, CC0).
 
 The note with the answer is placed at several positions among the notes that MiniLM finds most similar to the question.
-The demo measures accuracy and the log-probability of the gold answer. The log-probability shows a bias even with few
-questions.
+The demo measures accuracy and the log-probability of the gold answer, which shows a bias even with few questions.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from rich.progress import Progress
 from ragbias.errors import RunError
 from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, describe_conditions, run_methods
-from ragbias.evaluation.measures.bootstrap import MIN_QUESTIONS
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, draw_overlaid
 from ragbias.evaluation.tasks.task import spread_positions
@@ -63,17 +61,13 @@ class NotesDemo:
         positions: number of positions of the gold note.
 
     Raises:
-        RunError: more questions than notes, or too few for intervals.
+        RunError: more questions than notes.
     """
 
     def __init__(self, model: str, questions: int = 20, seed: int = 0, documents: int = 10, positions: int = 5) -> None:
         all_notes = read_notes()
         if questions > len(all_notes):
-            raise RunError(
-                f"questions={questions}, but the demo of a model other than tiny has {len(all_notes)} notes; use fewer"
-            )
-        if questions < MIN_QUESTIONS:
-            raise RunError(f"questions={questions}; expected at least {MIN_QUESTIONS}, for intervals")
+            raise RunError(f"questions={questions}, but with {model} the demo has {len(all_notes)} questions; use fewer")
         sizes = {"questions": questions, "documents": documents, "positions": positions}
         self.settings = {"model": model, **sizes, "seed": seed}
         self.default = default_method(model)
