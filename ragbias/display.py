@@ -1,4 +1,4 @@
-"""Format untrusted values and text for errors, terminals and CSV files."""
+"""Format untrusted values and text for errors and terminals."""
 
 from __future__ import annotations
 
@@ -17,18 +17,11 @@ _JSON_TYPES = {
     type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array",
     dict: "an object",
 }  # fmt: skip
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def printable(text: str) -> str:
     """Replace control characters, such as those that begin terminal escape codes, with U+FFFD."""
     return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
-
-
-def escape_formula(text: str) -> str:
-    """Put a quote before a text that begins like a formula, because spreadsheets would evaluate the CSV cell."""
-    text = printable(text)
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def json_type(value: object) -> str:

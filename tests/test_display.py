@@ -1,13 +1,11 @@
-"""Terminal codes and spreadsheet formulas in names and answers are shown as text."""
+"""Terminal codes in names and answers are shown as text."""
 
-import csv
-import io
 import json
 import re
 
 import pytest
 
-from ragbias.display import escape_formula, printable
+from ragbias.display import printable
 from ragbias.evaluation.runs import as_json_lines
 from support.bench_records import records_with
 
@@ -20,33 +18,25 @@ def test_codes_are_shown_as_one_sign_and_other_text_stays():
     assert printable("Ü\tA\r\nB\n→ 😀") == "Ü\tA\nB\n→ 😀"
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
-def test_a_formula_is_text(text):
-    assert escape_formula(text)[0] in "'\ufffd"
-    assert escape_formula("none - x") == "none - x"
-
-
 @pytest.fixture
 def folder(tmp_path):
-    """A run whose names contain terminal codes and formulas."""
+    """A run whose names contain terminal codes."""
     run = tmp_path / "run"
     run.mkdir()
-    accuracies = {"none": {0: 0.9, 1: 0.2}, "=HYPERLINK(1)": {0: 0.5, 1: 0.5}, "m\x1b[2J": {0: 0.5, 1: 0.5}}
-    records = records_with(accuracies, 8, model="\x1b]0;owned\x07", task="@task", groups=("\x1b[1mg",))
+    accuracies = {"none": {0: 0.9, 1: 0.2}, "m\x1b[2J": {0: 0.5, 1: 0.5}}
+    records = records_with(accuracies, 8, model="\x1b]0;owned\x07", groups=("\x1b[1mg",))
     (run / "rows.jsonl").write_text(as_json_lines(records))
     (run / "settings.json").write_text(json.dumps({"decides": {"x": "\x1b[5m"}}, ensure_ascii=False))
     return run
 
 
-def test_no_report_of_a_run_holds_codes_or_formulas(cli, folder, tmp_path):
-    files = [tmp_path / name for name in ("a.html", "a.md", "a.csv")]
-    options = [each for pair in zip(("--html", "--markdown", "--csv"), files, strict=True) for each in pair]
+def test_no_report_of_a_run_holds_codes(cli, folder, tmp_path):
+    files = [tmp_path / name for name in ("a.html", "a.md")]
+    options = [each for pair in zip(("--html", "--markdown"), files, strict=True) for each in pair]
     code, output, errors = cli("report", folder, *options)
     assert (code, errors) == (0, "")
     for text in (output, *(file.read_text() for file in files)):
         assert "owned" in text and not ACTING.search(text)
-    for row in csv.DictReader(io.StringIO(files[2].read_text())):
-        assert row["task"] == "'@task" and not row["method"].startswith("=")
 
 
 def test_errors_show_no_codes(cli, tmp_path):

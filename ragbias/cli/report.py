@@ -14,7 +14,6 @@ def report(
     folders: Annotated[list[Path], typer.Argument(help="Output folders of `ragbias bench`.", metavar="DIR...")],
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML file.", callback=check_file)] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=check_file)] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=check_file)] = None,
     against: Annotated[
         str | None, typer.Option(help="Show the paired differences of all other methods from this method.")
     ] = None,
@@ -50,9 +49,7 @@ def report(
         write_text(as_html(summary, runs), html)
     if markdown is not None:
         write_text(tables.as_markdown(summary), markdown)
-    if csv is not None:
-        write_text(tables.as_csv(summary), csv)
     write_json(summary, json_path)
-    for path in (html, markdown, csv, json_path):
+    for path in (html, markdown, json_path):
         if path is not None:
             console.print(f"Written: {path}")

@@ -1,9 +1,7 @@
-"""Format results for a terminal, as Markdown or CSV. Methods are sorted by the score at their worst position."""
+"""Format results for a terminal or as Markdown. Methods are sorted by the score at their worst position."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.display import escape_formula, printable
+from ragbias.display import printable
 from ragbias.evaluation import ACCURACY, LOGPROB, REFERENCE
 from ragbias.evaluation.measures.aggregates import figures_of
 
@@ -244,29 +242,3 @@ def escape_markdown(text: str) -> str:
     for character in "\\|<>[]`*":
         text = text.replace(character, "\\" + character)
     return text.replace("_", "\\_")
-
-
-def as_csv(summary: Mapping[str, Any]) -> str:
-    """Render a CSV line for each method of each result. Column names join the keys of the JSON summary."""
-    rows = []
-    for result in summary["results"]:
-        for label, method in rank_methods(result):
-            row = {"model": escape_formula(result["model"]), "task": escape_formula(result["task"])}
-            row |= {"documents": result["documents"], "method": escape_formula(label)}
-            rows.append({**row, **dict(_csv_columns("", method))})
-    written = io.StringIO()
-    writer = csv.DictWriter(written, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return written.getvalue()
-
-
-def _csv_columns(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a column for each number in plain data, and three columns for each ``[estimate, low, high]``."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _csv_columns(escape_formula(f"{name}_{key}" if name else key), inner)
-    elif isinstance(value, list):
-        yield from zip((name, f"{name}_low", f"{name}_high"), value, strict=True)
-    else:
-        yield name, value
