@@ -116,5 +116,6 @@ def _read_settings(files: list[Path], task: list[str], options: dict[str, Any]) 
         return read_settings(files[0], changes)
     if files:
         task_options["data"] = [*task_options.get("data", []), *files]
-    tasks = [{"name": name.strip(), **task_options} for names in task for name in names.split(",")]
-    return validate_settings({**changes, "tasks": tasks}, "the command line")
+    if task:
+        changes["tasks"] = [{"name": name.strip(), **task_options} for names in task for name in names.split(",")]
+    return validate_settings(changes, "the command line")

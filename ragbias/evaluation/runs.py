@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, Val
 
 from ragbias.data.jsonl import Line, read_lines
 from ragbias.display import validation_message
-from ragbias.errors import DataError, RunError
-from ragbias.files import irregular_kind
+from ragbias.errors import DataError
 
 ROWS = "rows.jsonl"
 NOISE = "noise.jsonl"  # second answers to repeated cases
@@ -25,7 +24,8 @@ GZIP_SUFFIX = ".gz"  # suffix of a compressed file of records
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str, str, str]
 Count = Annotated[int, Field(ge=0)]
-Costs = dict[str, dict[str, dict[str, list[float]]]]
+Spread = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]  # median, lowest, highest
+Costs = dict[str, dict[str, dict[str, Spread]]]  # by ``cost_key``, label of the method, and name of the figure
 
 
 @dataclass(frozen=True)
@@ -113,35 +113,15 @@ def read_records(path: Path) -> list[Record]:
     return [line.row for line in by_key.values()]
 
 
-class _SettingsTask(BaseModel, extra="allow", strict=True):
-    data: list[dict[str, Any]] = []
-
-
-class _DecisiveSettings(BaseModel, extra="allow", strict=True):
-    tasks: list[_SettingsTask] = []
-
-
 class _SettingsFile(BaseModel, extra="allow", strict=True):
-    """The content of ``settings.json``. Fields that are not read are not validated."""
-
-    decides: _DecisiveSettings
+    decides: dict[str, Any]
     settings: dict[str, Any] = {}
 
 
-_Figure = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
-
-
-def compressed_path(folder: Path, name: str) -> Path:
-    """Return the path of the gzipped file of records. ``name`` is ``ROWS`` or ``NOISE``."""
-    return folder / f"{name}{GZIP_SUFFIX}"
-
-
 def find_records_file(folder: Path, name: str) -> Path | None:
-    """Find a file of records, plain or gzipped. Return None if there is none."""
-    found = [path for path in (folder / name, compressed_path(folder, name)) if path.is_file()]
-    if len(found) > 1:
-        raise RunError(f"{folder} contains both {name} and {name}{GZIP_SUFFIX}; remove the one that is out of date")
-    return found[0] if found else None
+    """Find a file of records, plain or gzipped. ``name`` is ``ROWS`` or ``NOISE``. Return None if there is no file."""
+    paths = (folder / name, folder / f"{name}{GZIP_SUFFIX}")
+    return next(filter(Path.is_file, paths), None)
 
 
 def cost_key(model: str, task: str, documents: int) -> str:
@@ -150,23 +130,20 @@ def cost_key(model: str, task: str, documents: int) -> str:
 
 
 def read_costs(folder: Path) -> Costs:
-    """Read the costs ``[median, low, high]`` by ``cost_key`` and label. Return {} if there are none."""
-    return _read_json(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Figure]]])) or {}
+    """Read the costs of a run. Return {} if they were not measured."""
+    return _read_json(folder / COST, TypeAdapter(Costs), "restore or remove the file") or {}
 
 
 def read_run_description(folder: Path) -> dict[str, Any]:
     """Read the description of a run, see ``describe_run``. Return {} if the file is missing."""
-    about = _read_json(folder / SETTINGS, TypeAdapter(_SettingsFile))
+    about = _read_json(folder / SETTINGS, TypeAdapter(_SettingsFile), "restore the file")
     return about.model_dump(exclude_unset=True) if about else {}
 
 
-def _read_json(path: Path, form: TypeAdapter[T]) -> T | None:
+def _read_json(path: Path, form: TypeAdapter[T], remedy: str) -> T | None:
     """Read and validate a JSON file. Return None if it does not exist."""
     if not path.exists():
         return None
-    remedy = "restore the file" if path.name == SETTINGS else "restore or remove the file"
-    if kind := irregular_kind(path):
-        raise DataError(f"{path} is {kind}, not a regular file; {remedy}")
     try:
         return form.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:

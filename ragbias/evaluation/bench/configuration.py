@@ -33,14 +33,6 @@ def _join_commas(value: Any) -> Any:
     return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
 
 
-# required settings, and how to give them
-REQUIRED_SETTINGS = {
-    "methods": "--methods (methods:), e.g. none,pine",
-    "tasks": "--task (tasks:), e.g. mdqa",
-    "out": "--out (out:), a folder for the results",
-}
-
-
 class TaskSettings(BaseModel, extra="allow", frozen=True):
     """The name and the options of a task. Options are fields of the task's class."""
 
@@ -107,24 +99,12 @@ class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
     out: Path
 
 
-class _Loader(yaml.SafeLoader):
-    """A YAML loader that rejects repeated keys. The default loader silently keeps the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        nodes = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        keys = [self.construct_object(node, deep=True) for node in nodes]
-        for index, (key, key_node) in enumerate(zip(keys, nodes, strict=True)):
-            if key in keys[:index]:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
 def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
-    """Read settings from a YAML file. ``changes`` override them."""
+    """Read settings from a YAML file. ``changes`` replace settings of the file."""
     if kind := irregular_kind(file):
         raise RunError(f"{file} is {kind}; expected a regular YAML file")
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date, or not UTF-8
         raise RunError(f"{file} is not readable YAML: {error}") from error
     if not isinstance(content, dict):
@@ -133,14 +113,11 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
 
 
 def validate_settings(content: Mapping[str, Any], source: str) -> BenchConfiguration:
-    """Validate the settings. Errors name their ``source``, such as a file."""
-    known = tuple(BenchConfiguration.model_fields)
+    """Validate the settings. Errors begin with ``source``, such as the name of a file."""
     if not content.get("models"):
         raise RunError(f"{source}: {no_model_message('--model smollm2, or models: smollm2 in a file')}")
-    if missing := [name for name in REQUIRED_SETTINGS if not content.get(name)]:
-        needed = "; ".join(f"no {name}: give {REQUIRED_SETTINGS[name]}" for name in missing)
-        raise RunError(f"{source}: {needed}")
     try:
         return BenchConfiguration.model_validate(content)
     except ValidationError as error:
-        raise RunError(f"{source}: {validation_message(error, known=known)}") from error
+        known = list(BenchConfiguration.model_fields)
+        raise RunError(f"{source}: {validation_message(error, known)}") from error

@@ -162,7 +162,7 @@ class BenchPlan:
         for seeded in self.tasks:
             seen: set[str] = set()
             for task in seeded:
-                yield task, _new_cases(task.cases(), seen)
+                yield task, _new_cases(task, seen)
 
     def keys(self) -> tuple[list[Key], list[Key]]:
         """Return the keys of all records and of all noise records, in order. Raise ``RunError`` for repeated cases."""
@@ -179,14 +179,12 @@ class BenchPlan:
         return list(keys[False]), list(keys[True])
 
 
-def _new_cases(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
-    """Yield the cases whose ids are not in ``seen``. At the end, add their ids to ``seen``."""
-    ids: set[str] = set()
-    for case in cases:
+def _new_cases(task: Task, seen: set[str]) -> Iterator[Case]:
+    """Yield the cases whose ids are not in ``seen``, and add their ids."""
+    for case in task.cases():
         if case.id not in seen:
-            ids.add(case.id)
+            seen.add(case.id)
             yield case
-    seen |= ids
 
 
 def first_cases(cases: Iterable[Case], count: int) -> Iterator[Case]:

@@ -20,6 +20,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost import describe_machine, versions
 from ragbias.evaluation.runs import (
+    GZIP_SUFFIX,
     NOISE,
     ROWS,
     SETTINGS,
@@ -27,7 +28,6 @@ from ragbias.evaluation.runs import (
     Key,
     Record,
     as_json_lines,
-    compressed_path,
     read_records,
     read_run_description,
 )
@@ -108,7 +108,6 @@ class RecordFile:
 @contextmanager
 def locked_store(folder: Path, about: Mapping[str, Any]) -> Iterator[Store]:
     """Create a run's folder if it is missing. Lock it until the ``with`` block ends."""
-    check_folder_contents(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
         try:
@@ -156,15 +155,12 @@ def holds_records(folder: Path) -> bool:
 
 
 def check_folder_contents(folder: Path) -> None:
-    """Raise ``RunError`` if ``folder`` is a file, or contains something other than a run that can resume."""
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder} is a file; give a folder for the results")
-    for path in (compressed_path(folder, ROWS), compressed_path(folder, NOISE)):
-        if path.exists():
-            raise RunError(
-                f"{folder} contains {path.name}: compressed answers cannot be extended; give a new folder, or unpack "
-                "it with gunzip first"
-            )
+    """Raise ``RunError`` if the folder contains something other than a run that can resume."""
+    if compressed := [path.name for path in folder.glob(f"*{GZIP_SUFFIX}")]:
+        raise RunError(
+            f"{folder} contains {compressed[0]}: compressed answers cannot be extended; give a new folder, or unpack "
+            "it with gunzip first"
+        )
     others = sorted(path.name for path in folder.glob("*") if not path.name.startswith((LOCK, SETTINGS)))
     if others and not (folder / SETTINGS).exists():
         raise RunError(f"{folder} contains {others[0]!r} but no run of a bench ({SETTINGS}); give a new folder")

@@ -67,7 +67,7 @@ class NotesDemo:
     def __init__(self, model: str, questions: int = 20, seed: int = 0, documents: int = 10, positions: int = 5) -> None:
         all_notes = read_notes()
         if questions > len(all_notes):
-            raise RunError(f"questions={questions}, but with {model} the demo has {len(all_notes)} questions; use fewer")
+            raise RunError(f"questions={questions}, but the demo of {model} has {len(all_notes)} questions; use fewer")
         sizes = {"questions": questions, "documents": documents, "positions": positions}
         self.settings = {"model": model, **sizes, "seed": seed}
         self.default = default_method(model)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation import ACCURACY
-from ragbias.evaluation.measures.aggregates import Setting, minus_plain, scored_records, setting_of, summarise_records
+from ragbias.evaluation.measures.aggregates import Setting, minus_plain, setting_of, summarise_records
 from ragbias.evaluation.measures.bootstrap import Scores
 from ragbias.evaluation.measures.per_question import group_by
 from ragbias.evaluation.report.tables import format_title
@@ -28,12 +28,12 @@ from ragbias.evaluation.runs import (
 
 # task options that change the prompts
 PROMPT_OPTIONS = "indices", "chat", "shorten", "explain", "letters", "seed"
-MAY_DIFFER = ("models", "methods", "tasks")  # settings that may differ between the runs of a report
+MAY_DIFFER = ("models", "methods", "tasks", "name")  # settings that may differ between the runs of a report
 
 
 @dataclass(frozen=True)
 class Run:
-    """The content of a run's folder. ``cost`` and ``settings`` are empty if their files are missing."""
+    """The files of a run. ``cost`` and ``settings`` are empty if their files are missing."""
 
     folder: Path
     records: list[Record]
@@ -79,24 +79,21 @@ def summarise_runs(runs: Sequence[Run]) -> dict[str, Any]:
 
 def differences_from(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> dict[str, dict[str, Any]]:
     """Compute each method's paired differences from the method ``label``, by measure. The best method is first."""
-    setting = result["model"], result["task"], result["documents"]
-    records = [record for run in runs for record in run.records if setting_of(record) == setting]
     if label not in result["methods"]:
         known = ", ".join(map(repr, result["methods"]))
         raise RunError(f"{label!r} was not run for {format_title(result)}; expected one of {known}")
+    setting = result["model"], result["task"], result["documents"]
+    records = [record for run in runs for record in run.records if setting_of(record) == setting]
     by_measure = {}
     for measure in result["measures"]:
-        measured = scored_records(records) if measure == ACCURACY else records
         field, most = ("score", 1.0) if measure == ACCURACY else (measure, math.inf)
-        scores = {name: Scores.of(part, field) for name, part in group_by(measured, attrgetter("method")).items()}
+        scores = {name: Scores.of(part, field) for name, part in group_by(records, attrgetter("method")).items()}
         minus = {
             name: {"mean": figures["mean"], "worst": figures["worst_to_worst"]}
-            for name, method_scores in scores.items()
-            if name != label and label in scores and (figures := minus_plain(method_scores, scores[label], most))
+            for name in scores
+            if name != label and (figures := minus_plain(scores[name], scores[label], most))
         }
-        by_measure[measure] = dict(
-            sorted(minus.items(), key=lambda item: math.inf if item[1]["mean"][0] is None else -item[1]["mean"][0])
-        )
+        by_measure[measure] = dict(sorted(minus.items(), key=lambda item: -item[1]["mean"][0]))
     return by_measure
 
 
@@ -116,33 +113,23 @@ def _check_no_clashes(runs: Sequence[Run]) -> None:
 def _compare_settings(first: Run, second: Run, task: str) -> list[str]:
     """Describe the settings of a task that differ between two runs. Raise ``RunError`` if their prompts differ."""
     if not first.settings or not second.settings:
-        unknown = " and ".join(str(run.folder) for run in (first, second) if not run.settings)
-        return [f"The settings of {unknown} are not recorded, so the runs may not be comparable."]
-    runs, folders = (first, second), f"{first.folder} and {second.folder}"
-    decided = [{key: value for key, value in run.settings["decides"].items() if key not in MAY_DIFFER} for run in runs]
-    every = [run.settings["decides"].get("tasks", []) for run in runs]
-    options: list[dict[str, Any]] = [next((one for one in tasks if one.get("name") == task), {}) for tasks in every]
-    data = [{file["sha256"] for file in task_options.get("data", []) if "sha256" in file} for task_options in options]
-    if all(data) and not data[0] & data[1]:
-        raise RunError(f"the data of task {task!r} differ between {folders}; report them separately")
+        return [f"{first.folder} or {second.folder} has no recorded settings, so the runs may not be comparable."]
+    one, two = (_select_settings(run, task) for run in (first, second))
     notes = []
-    for one, two in (decided, options):
-        for name in sorted(name for name in {*one, *two} if one.get(name) != two.get(name)):
-            values = _format_option(one, name), _format_option(two, name)
-            if one is options[0] and name in PROMPT_OPTIONS:
-                raise RunError(
-                    f"the prompts of task {task!r} differ between {folders}: {name} is {values[0]!r} in one and "
-                    f"{values[1]!r} in the other; report them separately"
-                )
-            notes.append(
-                f"The runs differ in {name}: {values[0]!r} in {first.folder}, {values[1]!r} in {second.folder}; "
-                "this may cause differences between methods."
-            )
+    for name in sorted(name for name in {*one, *two} if one.get(name) != two.get(name)):
+        values = one.get(name, "the default"), two.get(name, "the default")
+        difference = f"{name}: {values[0]!r} in {first.folder}, {values[1]!r} in {second.folder}"
+        if name in PROMPT_OPTIONS or (name == "data" and set(values[0]).isdisjoint(values[1])):
+            raise RunError(f"the prompts of task {task!r} differ between runs in {difference}; report them separately")
+        notes.append(f"The runs differ in {difference}; this may cause differences between methods.")
     return notes
 
 
-def _format_option(options: Mapping[str, Any], name: str) -> Any:
-    """Format the value of an option for a message. A data file becomes its name and the start of its hash."""
-    if name != "data":
-        return options.get(name, "the default")
-    return [f"{file.get('file')} ({str(file.get('sha256'))[:8]})" for file in options.get(name, [])]
+def _select_settings(run: Run, task: str) -> dict[str, Any]:
+    """Select the settings of a run, and the options of one task. Data files are given by name and hash."""
+    decides = run.settings["decides"]
+    options: dict[str, Any] = next((options for options in decides.get("tasks", []) if options["name"] == task), {})
+    selected = {**decides, **options}
+    if "data" in options:
+        selected["data"] = [f"{file['file']} ({file['sha256'][:8]})" for file in options["data"]]
+    return {name: value for name, value in selected.items() if name not in MAY_DIFFER}

@@ -106,8 +106,8 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         ),
         ((*QUICK, "--methods", "pien"), "did you mean 'pine'"),
         ((*QUICK, "--methods", "pine(strength=1)"), "unknown parameter 'strength'"),
-        (QUICK, "the command line: no methods: give --methods (methods:), e.g. none,pine"),
-        (("--model", "tiny", "--methods", "none"), "the command line: no tasks: give --task (tasks:)"),
+        (QUICK, "the command line: 'methods' is missing"),
+        (("--model", "tiny", "--methods", "none"), "the command line: 'tasks' is missing"),
         (("--model", "tiny", "--task", "trivia", "--methods", "none"), "unknown task 'trivia'"),
         (
             ("--model", "tiny", "--task", "judge", "--data", "x", "--documents", "3", "--methods", "none"),

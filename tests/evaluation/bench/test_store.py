@@ -6,7 +6,7 @@ import multiprocessing
 import pytest
 
 from ragbias.errors import DataError, MethodError, RunError
-from ragbias.evaluation.bench.store import locked_store
+from ragbias.evaluation.bench.store import check_folder_contents, locked_store
 from ragbias.evaluation.runs import Record, as_json_lines
 
 ABOUT = {"decides": {"methods": "none", "limit": 3}, "settings": {"workers": 2}}
@@ -70,9 +70,9 @@ def test_a_run_goes_on_with_more_questions_and_never_with_fewer(tmp_path):
 def test_files_and_foreign_folders_are_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(RunError, match=r"contains 'thesis\.tex' but no run"):
-        locked_store(tmp_path, ABOUT).__enter__()
+        check_folder_contents(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(RunError, match="is a file"):
+    with pytest.raises(FileExistsError, match=r"thesis\.tex"):
         locked_store(tmp_path / "thesis.tex", ABOUT).__enter__()
 
 
@@ -87,7 +87,7 @@ def test_a_run_of_compressed_answers_is_refused_until_unpacked(tmp_path, name):
     with pytest.raises(
         RunError, match=rf"run contains {name}\.gz: .*; give a new folder, or unpack it with gunzip first"
     ):
-        locked_store(folder, ABOUT).__enter__()
+        check_folder_contents(folder)
     assert not plain.exists()
     plain.write_bytes(gzip.decompress(packed.read_bytes()))
     packed.unlink()
@@ -95,9 +95,7 @@ def test_a_run_of_compressed_answers_is_refused_until_unpacked(tmp_path, name):
         assert list(store.records.by_key.values()) == [record("a")]
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"settings": {}}', '{"decides": null}', '{"decides": {"tasks": [5]}}', "[" * 100_000]
-)
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"settings": {}}', '{"decides": null}', "[" * 100_000])
 def test_damaged_settings_are_refused(tmp_path, content):
     (tmp_path / "settings.json").write_text(content)
     with pytest.raises(DataError, match=r"settings\.json is damaged"):

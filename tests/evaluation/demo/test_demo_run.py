@@ -29,7 +29,11 @@ def test_the_command_measures_every_method_and_draws(tmp_path, monkeypatch, cli)
     monkeypatch.setattr(shared, "COST_ROUNDS", 1)
     monkeypatch.setattr(demo, "Demo", partial(demo.Demo, documents=(4, 5), positions=2, corpus=30))
     code, printed, _ = cli("demo", "--model", "tiny", "--questions", "5", "--out", str(tmp_path))
-    assert code == 0 and "5 documents: accuracy with the answer in document" in printed and "may be off by up to" in printed
+    assert (
+        code == 0
+        and "5 documents: accuracy with the answer in document" in printed
+        and "may be off by up to" in printed
+    )
     written = json.loads((tmp_path / "results.json").read_text())
     assert set(written) == {"settings", "results"}
     assert list(written["results"]) == ["4", "5"]

@@ -50,5 +50,5 @@ def test_nothing_of_the_tables_is_cut_off_on_80_columns():
 
 
 def test_more_questions_than_notes_are_refused():
-    with pytest.raises(RunError, match="questions=31, but with tiny the demo has 30 questions; use fewer"):
+    with pytest.raises(RunError, match="questions=31, but the demo of tiny has 30 questions; use fewer"):
         notes_run.NotesDemo(**{**SMALL, "questions": 31})

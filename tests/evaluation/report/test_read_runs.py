@@ -90,9 +90,12 @@ def test_runs_with_other_settings_pair_with_a_note_for_each(tmp_path, task, chan
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        ({"indices": False}, "prompts of task 'made-up' differ between .*a and .*b: indices is 'the default' in"),
-        ({"seed": 3}, "differ between .*: seed"),
-        ({"data": [{"file": "a.jsonl", "sha256": "34"}]}, "the data of task 'made-up' differ between"),
+        (
+            {"indices": False},
+            "prompts of task 'made-up' differ between runs in indices: 'the default' in .*a, False in",
+        ),
+        ({"seed": 3}, "differ between runs in seed"),
+        ({"data": [{"file": "a.jsonl", "sha256": "34"}]}, "differ between runs in data: .*12.* in .*a, .*34.* in .*b;"),
     ],
 )
 def test_runs_of_other_questions_are_not_paired(tmp_path, task, words):
@@ -103,7 +106,7 @@ def test_runs_of_other_questions_are_not_paired(tmp_path, task, words):
 def test_runs_without_settings_are_noted(tmp_path):
     runs = [read_run(folder(tmp_path / "a", PLAIN)), read_run(folder(tmp_path / "b", FLAT))]
     (result,) = summarise_runs(runs)["results"]
-    assert any("a and " in note and "not recorded" in note for note in result["notes"])
+    assert any("no recorded settings" in note for note in result["notes"])
 
 
 def test_folders_that_are_no_runs_are_refused(tmp_path):
@@ -127,15 +130,6 @@ def test_a_run_with_compressed_answers_gives_the_same_summary(tmp_path):
     assert summarise_runs([read_run(path)]) == summarise_runs([before])
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "noise.jsonl"])
-def test_a_run_with_a_file_plain_and_compressed_is_refused(tmp_path, name):
-    path = folder(tmp_path / "run", PLAIN)
-    (path / name).touch()
-    (path / f"{name}.gz").write_bytes(gzip.compress((path / name).read_bytes()))
-    with pytest.raises(RunError, match=rf"run contains both {name} and {name}\.gz; remove the one that is out of date"):
-        read_run(path)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -152,12 +146,6 @@ def test_a_run_with_a_file_plain_and_compressed_is_refused(tmp_path, name):
         ),
         ("cost.json", '{"a": {"none": {"prefill_ratio": [1, NaN, 1]}}}', " is damaged: a.none.prefill_ratio.1: .*fin"),
         ("settings.json", "[1]", " is damaged: Input should be an object"),
-        ("settings.json", '{"decides": {"tasks": [5]}}', " is damaged: decides.tasks.0: .*, got 5"),
-        (
-            "settings.json",
-            '{"decides": {"tasks": [{"data": 5}]}}',
-            " is damaged: decides.tasks.0.data: Input should be a valid array, got 5",
-        ),
         ("settings.json", '{"decides": {}, "settings": 5}', " is damaged: settings: Input should be an object, got 5"),
         ("settings.json", "{}", " is damaged: 'decides' is missing"),
     ],
