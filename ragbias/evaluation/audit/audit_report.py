@@ -168,13 +168,25 @@ def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) 
 
 def draw_flips(audit: Audit) -> Figure:
     """Draw two bars per method: questions whose answer differs between orders, and between repetitions."""
-    figure, (axis,) = figures.make_canvas(height=0.9 + 0.8 * len(audit.outcomes))
     outcomes = audit.outcomes.values()
-    series = {
-        "documents in other orders": [outcome.headline.flips for outcome in outcomes],
-        "same order again (noise)": [outcome.headline.floor for outcome in outcomes],
-    }
-    figures.draw_bars(axis, list(audit.outcomes), series)
+    figure, (axis,) = figures.make_canvas(height=0.9 + 0.8 * len(outcomes))
+    series: list[tuple[float, list[Interval], dict[str, str]]] = [
+        (-0.2, [each.headline.flips for each in outcomes], {"label": "documents in other orders", "color": "#9ecae1"}),
+        (0.2, [each.headline.floor for each in outcomes], {"label": "same order again (noise)", "color": "white"}),
+    ]
+    for shift, shares, look in series:
+        ys = [row + shift for row in range(len(shares))]
+        errors = [[share.estimate - share.low for share in shares], [share.high - share.estimate for share in shares]]
+        bars = axis.barh(
+            ys, [share.estimate for share in shares], 0.36, xerr=errors, capsize=3, ecolor=figures.PALE,
+            edgecolor=figures.INK, **look,
+        )  # fmt: skip
+        axis.bar_label(bars, [f"{share.estimate:.0%}" for share in shares], padding=5, fontsize=8.5)
+    axis.set_yticks(range(len(outcomes)), map(figures.panel_title, audit.outcomes))
+    axis.invert_yaxis()
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axis.margins(x=0.15)
+    axis.grid(visible=False, axis="y")
     axis.axvline(THRESHOLD, color=figures.PALE, linestyle=":", linewidth=1.2)
     axis.set_xlabel(f"questions that flip (dotted: {THRESHOLD:.0%})")
     figures.draw_legend(figure, columns=2)

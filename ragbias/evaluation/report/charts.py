@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ragbias.evaluation import ACCURACY, REFERENCE
 from ragbias.evaluation.report.figures import (
-    INK,
     PALE,
     Point,
     Style,
-    draw_bars,
     draw_legend,
     draw_line,
     escape_dollars,
@@ -48,22 +46,18 @@ def curves_by_scale(result: Mapping[str, Any]) -> dict[str, dict[str, Mapping[st
     return curves
 
 
-def draw_u_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """Draw accuracy, with intervals, by position of the gold document. If there are many methods, each has a panel."""
-    return _draw_curves(curves_by_scale(result)[ACCURACY], styles, ACCURACY)
+def draw_curves(result: Mapping[str, Any], styles: Mapping[str, Style], measure: str) -> Figure:
+    """Draw a measure, with intervals, by position of the gold document. If there are many methods, each has a panel.
 
-
-def draw_logprob_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """Draw the gold answer's log-probability by position. Subtract the plain model's mean if it is known."""
+    The plain model's mean is subtracted from log-probabilities if it is known.
+    """
     curves = curves_by_scale(result)
-    scale = RELATIVE_LOGPROB if curves[LOGPROB].keys() == curves.get(RELATIVE_LOGPROB, {}).keys() else LOGPROB
-    return _draw_curves(curves[scale], styles, scale)
-
-
-def _draw_curves(curves: Curves, styles: Mapping[str, Style], scale: str) -> Figure:
-    if len(curves) <= MAX_OVERLAID:
-        return draw_overlaid({"": curves}, styles, scale)
-    return draw_small_multiples(curves, styles, scale)
+    scale = ACCURACY if measure == ACCURACY else LOGPROB
+    if scale == LOGPROB and curves[LOGPROB].keys() == curves.get(RELATIVE_LOGPROB, {}).keys():
+        scale = RELATIVE_LOGPROB
+    if len(curves[scale]) <= MAX_OVERLAID:
+        return draw_overlaid({"": curves[scale]}, styles, scale)
+    return draw_small_multiples(curves[scale], styles, scale)
 
 
 def draw_overlaid(
@@ -137,22 +131,3 @@ def draw_accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]
             axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set_title(TITLES[measure], fontsize=10)
     return _add_labels(figure, "prefill time, in units of none", "accuracy", columns=2)
-
-
-def draw_flip_rates(result: Mapping[str, Any]) -> Figure | None:
-    """Draw flip rates, their intervals and the noise floors. Return None if no question ran in two orders."""
-    methods = [(label, method) for label, method in rank_methods(result) if method["flip_rate"]]
-    if not methods:
-        return None
-    methods.sort(key=lambda item: item[1]["flip_rate"][0])
-    figure, (axis,) = make_canvas(height=0.5 + 0.42 * len(methods))
-    rates = [method["flip_rate"] for _, method in methods]
-    draw_bars(axis, [label for label, _ in methods], {"flips, 95% interval": rates})
-    floors = [(row, method["noise_floor"][0]) for row, (_, method) in enumerate(methods) if method["noise_floor"]]
-    if floors:
-        rows, values = zip(*floors, strict=True)
-        label = "noise floor: same order repeated"
-        axis.plot(values, rows, "D", color=INK, markerfacecolor="white", clip_on=False, zorder=4, label=label)
-    axis.set_xlabel("share of questions")
-    draw_legend(figure, columns=2)
-    return figure

@@ -7,7 +7,7 @@ figures are readable in black and white. They are legible at half of a README's 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -98,37 +98,15 @@ def draw_line(
     lows, highs = ([point[index] for point in known] for index in (2, 3))
     bounded = known and None not in (*lows, *highs)
     if bounded and not band:
-        axis.errorbar(xs_known, estimates, yerr=_error_bars(known), capsize=2, elinewidth=0.8, **options)
+        errors = [
+            [estimate - low for _, estimate, low, _ in known],
+            [high - estimate for _, estimate, _, high in known],
+        ]
+        axis.errorbar(xs_known, estimates, yerr=errors, capsize=2, elinewidth=0.8, **options)
         return
     axis.plot(xs_known, estimates, **options)
     if bounded:
         axis.fill_between(xs_known, lows, highs, color=style["color"], alpha=0.15, linewidth=0)
-
-
-def draw_bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point]]) -> None:
-    """Draw a horizontal bar with an interval and a percentage for each label and series."""
-    fills: list[dict[str, Any]] = [{"color": "#9ecae1"}, {"color": "white", "hatch": "////"}]
-    step = 0.8 / len(series)
-    for index, (name, points) in enumerate(series.items()):
-        ys = [row + step * (index - (len(series) - 1) / 2) for row in range(len(points))]
-        estimates = [estimate for estimate, *_ in points]
-        axis.barh(ys, estimates, 0.9 * step, linewidth=0.8, edgecolor=INK, label=name, **fills[index])
-        for y, (estimate, low, high) in zip(ys, points, strict=True):
-            if low is not None and high is not None:
-                axis.errorbar(estimate, y, xerr=_error_bars([(y, estimate, low, high)]), color=PALE, capsize=3)
-            end, percentage = (max(estimate, high or 0), y), f"{estimate:.0%}"
-            axis.annotate(percentage, end, xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
-    axis.set_yticks(range(len(labels)), [panel_title(label) for label in labels])
-    axis.set_ylim(len(labels) - 0.4, -0.6)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    highest = max(high or estimate for points in series.values() for estimate, _, high in points)
-    axis.set_xlim(0, min(1.12, max(0.1, 1.25 * highest)))
-    axis.grid(visible=False, axis="y")
-
-
-def _error_bars(known: Sequence[Sequence[Any]]) -> list[list[float]]:
-    """Compute the distances from estimates to the ends of their intervals, lower ends first."""
-    return [[estimate - low for _, estimate, low, _ in known], [high - estimate for _, estimate, _, high in known]]
 
 
 def escape_dollars(text: str) -> str:

@@ -50,11 +50,10 @@ CURVE_TITLES = {
     charts.RELATIVE_LOGPROB: "Log-probability minus the plain model's mean over positions,",
 }
 CAPTIONS = {
-    "logprob_curves": "Log-probability of the gold answer by position of the gold document; bands are "
+    LOGPROB: "Log-probability of the gold answer by position of the gold document; bands are "
     f"{LEVEL}% intervals, paired by question where the plain model's mean is subtracted. Each row has its own scale.",
-    "u_curves": f"Accuracy by position of the gold document; bands are {LEVEL}% intervals.",
-    "cost_accuracy": "Accuracy against cost; grey bars span the lowest and highest timing.",
-    "flip_rates": "How often the document order changes the answer, and how often a repetition changes it.",
+    ACCURACY: f"Accuracy by position of the gold document; bands are {LEVEL}% intervals.",
+    "cost": "Accuracy against cost; grey bars span the lowest and highest timing.",
 }
 
 
@@ -117,16 +116,11 @@ def _reading_notes(summary: Mapping[str, Any], runs: Sequence[Run]) -> Iterator[
 
 
 def _result_sections(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Iterator[Section]:
-    several = len(result["positions"]) > 1
     figures: dict[str, Figure | None] = {}
+    if len(result["positions"]) > 1:
+        figures = {measure: charts.draw_curves(result, styles, measure) for measure in result["measures"]}
     if ACCURACY in result["measures"]:
-        figures = {
-            "u_curves": charts.draw_u_curves(result, styles) if several else None,
-            "cost_accuracy": charts.draw_accuracy_by_cost(result, styles),
-            "flip_rates": charts.draw_flip_rates(result),
-        }
-    if LOGPROB in result["measures"]:
-        figures["logprob_curves"] = charts.draw_logprob_curves(result, styles) if several else None
+        figures["cost"] = charts.draw_accuracy_by_cost(result, styles)
     notes = [*_chance_notes(result), *result["notes"]]
     yield Section(grids=tables.build_grids(result), notes=notes)
     pictures = [(data_url(figure, name), CAPTIONS[name]) for name, figure in figures.items() if figure is not None]

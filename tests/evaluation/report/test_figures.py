@@ -8,15 +8,14 @@ from matplotlib import rc_context
 from matplotlib.collections import PolyCollection
 from matplotlib.text import Text
 
+from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.measures.aggregates import summarise_records
 from ragbias.evaluation.report.charts import (
     RELATIVE_LOGPROB,
     draw_accuracy_by_cost,
-    draw_flip_rates,
-    draw_logprob_curves,
+    draw_curves,
     draw_overlaid,
     draw_small_multiples,
-    draw_u_curves,
 )
 from ragbias.evaluation.report.figures import make_styles, panel_title
 from support.bench_records import logprobs_with, records_with, u_shape
@@ -49,11 +48,11 @@ def overlapping(figure, wanted):
 
 def test_few_methods_share_a_panel_and_many_have_one_each():
     (few,) = results_of(["none", "pine"])
-    (panel,) = draw_u_curves(few, make_styles(few["methods"])).axes
-    assert {"none", "pine"} <= set(texts(draw_u_curves(few, make_styles(few["methods"]))))
+    (panel,) = draw_curves(few, make_styles(few["methods"]), ACCURACY).axes
+    assert {"none", "pine"} <= set(texts(draw_curves(few, make_styles(few["methods"]), ACCURACY)))
     assert len(panel.collections) == 2  # the bands
     (many,) = results_of(["none", *LABELS])
-    figure = draw_u_curves(many, make_styles(many["methods"]))
+    figure = draw_curves(many, make_styles(many["methods"]), ACCURACY)
     assert len(figure.axes) == 15
     first = {label: line.get_ydata() for line in figure.axes[0].lines if (label := line.get_label())[0] != "_"}
     np.testing.assert_allclose(
@@ -63,7 +62,9 @@ def test_few_methods_share_a_panel_and_many_have_one_each():
 
 def test_lines_are_drawn_at_gold_positions_counted_from_1():
     (result,) = results_of(["none", "pine"])
-    drawn = {line.get_label(): line for line in draw_u_curves(result, make_styles(result["methods"])).axes[0].lines}
+    drawn = {
+        line.get_label(): line for line in draw_curves(result, make_styles(result["methods"]), ACCURACY).axes[0].lines
+    }
     points = result["methods"]["pine"]["accuracy_by_position"]
     assert list(drawn["pine"].get_xdata()) == [1, 6, 10]
     assert list(drawn["pine"].get_ydata()) == [points[position][0] for position in ("0", "5", "9")]
@@ -94,7 +95,10 @@ def test_a_method_looks_the_same_in_all_figures_of_a_report():
     titles = {panel_title(label): label for label in looks}
     drawn = {label: {"curves": set(), "costs": set()} for label in looks}
     for result in results:
-        for kind, figure in (("curves", draw_u_curves(result, looks)), ("costs", draw_accuracy_by_cost(result, looks))):
+        for kind, figure in (
+            ("curves", draw_curves(result, looks, ACCURACY)),
+            ("costs", draw_accuracy_by_cost(result, looks)),
+        ):
             for axis in figure.axes:
                 for line in axis.lines:
                     name = {"none (plain model)": "none"}.get(line.get_label(), line.get_label())
@@ -120,26 +124,17 @@ def test_many_curves_of_a_panel_have_colours_and_error_bars():
     assert len({tuple(bars[0].get_xdata()) for bars in axis.containers}) == len(curves)
 
 
-@pytest.mark.parametrize("drawn", [draw_u_curves, draw_accuracy_by_cost, draw_flip_rates])
-def test_names_of_16_methods_do_not_overlap(drawn):
+@pytest.mark.parametrize("kind", ["curves", "cost"])
+def test_names_of_16_methods_do_not_overlap(kind):
     (result,) = results_of(["none", *LABELS])
-    figure = drawn(*([result] if drawn is draw_flip_rates else [result, make_styles(result["methods"])]))
-    named = LABELS if drawn is draw_u_curves else result["methods"]  # the plain model's curve is in every panel
-    wanted = {label if drawn is draw_accuracy_by_cost else panel_title(label) for label in named}
+    looks = make_styles(result["methods"])
+    if kind == "curves":
+        figure = draw_curves(result, looks, ACCURACY)
+        wanted = {panel_title(label) for label in LABELS}  # the plain model's curve is in every panel
+    else:
+        figure, wanted = draw_accuracy_by_cost(result, looks), set(result["methods"])
     assert wanted <= set(texts(figure))
     assert overlapping(figure, wanted) == []
-
-
-def test_flip_rates_stand_beside_the_noise_floor():
-    (result,) = results_of(["none", "pine"])
-    figure = draw_flip_rates(result)
-    (axis,) = figure.axes
-    assert [bar.get_width() for bar in axis.patches] == sorted(
-        method["flip_rate"][0] for method in result["methods"].values()
-    )
-    (floor,) = (line for line in axis.lines if line.get_label().startswith("noise floor"))
-    assert list(floor.get_xdata()) == [0, 0]
-    assert draw_flip_rates(summarise_records(records_with({"none": {0: 0.5}}, 8))["results"][0]) is None
 
 
 def test_names_with_dollar_signs_are_drawn_letter_by_letter():
@@ -147,7 +142,7 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter():
     (first,) = results_of(["none", "pine"])
     first["methods"][name] = first["methods"].pop("pine")
     looks = make_styles(first["methods"])
-    made = [draw_u_curves(first, looks), draw_accuracy_by_cost(first, looks), draw_flip_rates(first)]
+    made = [draw_curves(first, looks, ACCURACY), draw_accuracy_by_cost(first, looks)]
     made += [draw_small_multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks)]
     for figure in made:
         written = io.StringIO()
@@ -160,7 +155,7 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter():
 def test_log_probabilities_have_an_axis_against_the_plain_mean(labels):
     shifts = {label: {0: 0.0, 4: -2.0 + index, 9: 1.0} for index, label in enumerate(labels)}
     (result,) = summarise_records(logprobs_with(shifts, 12))["results"]
-    figure = draw_logprob_curves(result, make_styles(result["methods"]))
+    figure = draw_curves(result, make_styles(result["methods"]), LOGPROB)
     assert any("(nats, plain mean = 0)" in text for text in texts(figure))
     low, high = figure.axes[0].get_ylim()
     assert low < -1 and high > 1
@@ -172,7 +167,7 @@ def test_log_probabilities_have_an_axis_against_the_plain_mean(labels):
 
 def test_log_probabilities_are_absolute_without_the_plain_model():
     (result,) = summarise_records(logprobs_with({"pine": {0: 0.0, 9: -1.0}}, 12))["results"]
-    figure = draw_logprob_curves(result, make_styles(result["methods"]))
+    figure = draw_curves(result, make_styles(result["methods"]), LOGPROB)
     assert "log-probability (nats)" in texts(figure)
 
 

@@ -73,7 +73,7 @@ def test_nothing_is_fetched_and_nothing_runs(page):
 
 def test_figures_are_svg_and_the_same_each_time(page):
     drawn = figures(page)
-    assert len(drawn) == 2 * 3  # curves, cost and flips of both numbers of documents
+    assert len(drawn) == 2 * 2  # curves and cost of both numbers of documents
     assert all(each.tag == "{http://www.w3.org/2000/svg}svg" for each in drawn)
     again = run()
     first, second = (
@@ -87,7 +87,7 @@ def test_words_in_figures_are_text_whatever_stands_in_a_name():
     accuracies = {"none": u_shape(POSITIONS, 0.9, 0.3), name: dict.fromkeys(POSITIONS, 0.7)}
     one = Run(Path("folder"), records_with(accuracies, 12), [], costs(accuracies), {})
     words = [set(each.itertext()) for each in figures(as_html(summarise_runs([one]), [one]))]
-    assert len(words) == 3 and all(name in each for each in words)
+    assert len(words) == 2 and all(name in each for each in words)
     assert {"accuracy", "position of the gold document (1 = first)"} <= words[0]
 
 
