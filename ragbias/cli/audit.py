@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,20 +103,31 @@ def audit(
     label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
     compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
     costs = {}
-    if upstream is None:  # measured first, because the audit's estimate of the remaining time excludes it
+    if upstream is None:
         with terminal.status("Measuring the cost of the methods"):
             costs = measure_costs(lm, [case.prompt for case in cases[:2]], compared, min(2, len(cases)))
     with terminal.progress() as bar:
-        result = measure(cases, compared, orders, seed, _make_reporter(bar, len(cases), len(compared)))
+        task = bar.add_task("answering", total=len(cases) * len(compared))
+
+        def show_flips(flips: Mapping[str, int]) -> None:
+            bar.update(task, advance=1, description="flips: " + ", ".join(f"{name} {n}" for name, n in flips.items()))
+
+        result = measure(cases, compared, orders, seed, show_flips)
     advice = recommend_method(result, {label: cost["prefill_ratio"][0] for label, cost in costs.items()}, consistency)
     if left_out := len(distinct) - len(cases):
         terminal.console.print(f"{left_out} questions left out: their prompts have fewer than two documents")
-    stopped = result.questions < len(cases)
-    if stopped:
+    if stopped := result.questions < len(cases):
         terminal.console.print(f"Stopped after {result.questions} of {len(cases)} questions; these are their results.")
-    sources = {"model": lm.name, "pipeline": pipeline, "upstream": upstream}
-    settings = {"questions": str(questions), "evaluated": result.questions, "left_out": left_out, **sources}
-    settings |= {"orders": orders, "seed": seed}
+    settings = {
+        "questions": str(questions),
+        "evaluated": result.questions,
+        "left_out": left_out,
+        "model": lm.name,
+        "pipeline": pipeline,
+        "upstream": upstream,
+        "orders": orders,
+        "seed": seed,
+    }
     flipped = find_flipped_questions(result, [case.question for case in cases])
     _print_report(AuditReport(result, costs, advice, settings, flipped), json_path, html)
     if stopped:
@@ -157,17 +167,3 @@ def _print_report(report: AuditReport, json_path: Path | None, html: Path | None
         terminal.write_text(as_html(report), html)
     if paths := [str(path) for path in (json_path, html) if path is not None]:
         terminal.console.print(f"Written: {', '.join(paths)}")
-
-
-def _make_reporter(bar: Progress, questions: int, methods: int) -> Callable[[Mapping[str, int]], None]:
-    """Return a callback that shows the current flips and, after the first question, the remaining time."""
-    task, begin = bar.add_task("answering", total=questions * methods), time.monotonic()
-
-    def report(flips: Mapping[str, int]) -> None:
-        bar.update(task, advance=1, description="flips: " + ", ".join(f"{name} {n}" for name, n in flips.items()))
-        if bar.tasks[task].completed == methods:
-            first, others = time.monotonic() - begin, (time.monotonic() - begin) * (questions - 1)
-            left = f"{others:.0f} s" if others < 100 else f"{others / 60:.0f} min"
-            bar.console.print(f"The first question took {first:.0f} s; the remaining questions take about {left}.")
-
-    return report

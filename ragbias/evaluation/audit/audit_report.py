@@ -144,7 +144,7 @@ def as_html(report: AuditReport) -> str:
     values = [[name, str(value)] for name, value in settings.items()]
     sections.append(Section("Settings", grids=[Grid("", ["setting", "value"], values)]))
     title = f"{settings['model']}: does the order of the documents matter?"
-    return render_page(title, sections, (advice.headline, advice.text))
+    return render_page(title, sections, (advice.verdict.value, advice.text))
 
 
 def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:
@@ -170,17 +170,15 @@ def draw_flips(audit: Audit) -> Figure:
     """Draw two bars per method: questions whose answer differs between orders, and between repetitions."""
     outcomes = audit.outcomes.values()
     figure, (axis,) = figures.make_canvas(height=0.9 + 0.8 * len(outcomes))
-    series: list[tuple[float, list[Interval], dict[str, str]]] = [
-        (-0.2, [each.headline.flips for each in outcomes], {"label": "documents in other orders", "color": "#9ecae1"}),
-        (0.2, [each.headline.floor for each in outcomes], {"label": "same order again (noise)", "color": "white"}),
+    series = [
+        (-0.2, "documents in other orders", "#9ecae1", [each.headline.flips for each in outcomes]),
+        (0.2, "same order again (noise)", "white", [each.headline.floor for each in outcomes]),
     ]
-    for shift, shares, look in series:
+    for shift, label, colour, shares in series:
         ys = [row + shift for row in range(len(shares))]
         errors = [[share.estimate - share.low for share in shares], [share.high - share.estimate for share in shares]]
-        bars = axis.barh(
-            ys, [share.estimate for share in shares], 0.36, xerr=errors, capsize=3, ecolor=figures.PALE,
-            edgecolor=figures.INK, **look,
-        )  # fmt: skip
+        look: dict[str, Any] = {"color": colour, "edgecolor": figures.INK, "ecolor": figures.PALE}
+        bars = axis.barh(ys, [share.estimate for share in shares], 0.36, xerr=errors, capsize=3, label=label, **look)
         axis.bar_label(bars, [f"{share.estimate:.0%}" for share in shares], padding=5, fontsize=8.5)
     axis.set_yticks(range(len(outcomes)), map(figures.panel_title, audit.outcomes))
     axis.invert_yaxis()

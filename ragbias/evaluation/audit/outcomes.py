@@ -216,28 +216,28 @@ def _summarise(
     rows: Sequence[Answers],
     first: Sequence[Answers],
 ) -> Outcome:
+    """Summarise the answers of one method, in ``rows``. ``first`` has the answers of the unchanged pipeline."""
+    questions = [case.question for case in cases]
     sources = [
         [find_source(text, case.prompt.documents, case.question.question) for text in answers.by_order]
         for case, answers in zip(cases, rows, strict=True)
     ]
-    unlabelled = [Question(case.question.question) for case in cases]
-    labelled = [index for index, case in enumerate(cases) if case.question.answers]
-    right = [[is_right(cases[index].question, text) for text in rows[index].by_order] for index in labelled]
+    labelled = [index for index, question in enumerate(questions) if question.answers]
+    asked = [questions[index] for index in labelled]
+    right = [[is_right(questions[index], text) for text in rows[index].by_order] for index in labelled]
+    right_before = [is_right(questions[index], first[index].by_order[0]) for index in labelled]
+    gains = [float(flags[0]) - before for flags, before in zip(right, right_before, strict=True)]
     by_order = [fmean(flag for flag in flags if flag is not None) for flags in zip_longest(*right)]
-    first_right = [is_right(cases[index].question, first[index].by_order[0]) for index in labelled]
-    rightness = better = None
-    if len(labelled) >= MIN_QUESTIONS:
-        rightness = _measure_flips([cases[index].question for index in labelled], [rows[index] for index in labelled])
-        better = estimate_mean([float(row[0]) - base for row, base in zip(right, first_right, strict=True)], least=-1)
-    retrieved = [(answers.by_order[0], plain.by_order[0]) for answers, plain in zip(rows, first, strict=True)]
+    same = [same_answer(answers.by_order[0], plain.by_order[0]) for answers, plain in zip(rows, first, strict=True)]
+    enough = len(labelled) >= MIN_QUESTIONS
     return Outcome(
         method=method,
-        answer_flips=_measure_flips(unlabelled, rows),
-        rightness=rightness,
+        answer_flips=_measure_flips([Question(question.question) for question in questions], rows),
+        rightness=_measure_flips(asked, [rows[index] for index in labelled]) if enough else None,
         preference=measure_position_preference(sources, case_orders),
         accuracy_by_order=by_order or None,
-        changed=estimate_mean([float(not same_answer(*pair)) for pair in retrieved]),
-        better=better,
+        changed=estimate_mean([float(not each) for each in same]),
+        better=estimate_mean(gains, least=-1) if enough else None,
         ran=sum(answers.ran for answers in rows) / len(rows),
         answers=rows,
     )

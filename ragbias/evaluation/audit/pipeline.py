@@ -52,12 +52,9 @@ def load_pipeline(location: str) -> Any:
     except PIPELINE_ERRORS as error:
         raise RunError(f"pipeline {location!r} cannot be loaded: {_describe_error(error)}") from error
     if not callable_:
-        shown = (
-            f"the class {found.__name__}, not an instance"
-            if isinstance(found, type)
-            else f"{found!r:.100}, of type {type(found).__name__}"
+        raise RunError(
+            f"pipeline {location!r} {which} {found!r:.100}, which cannot be called; expected {ACCEPTED_PIPELINES}"
         )
-        raise RunError(f"pipeline {location!r} {which} {shown}, which cannot be called; expected {ACCEPTED_PIPELINES}")
     return found
 
 

@@ -54,7 +54,6 @@ class Recommendation:
     verdict: Verdict
     method: str | None
     text: str
-    headline: str
 
 
 def define_flip(audit: Audit) -> str:
@@ -77,10 +76,9 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
     unchanged = audit.outcomes[label]
     decision = decide_verdict(unchanged)
     if decision is Verdict.NO_PROBLEM:
-        running = "" if unchanged.method.name == NoMethod.name else f" with {unchanged.method.name}"
-        return Recommendation(decision, None, _explain_no_problem(audit, unchanged), decision.value + running)
+        return Recommendation(decision, None, _explain_no_problem(audit, unchanged))
     if decision is Verdict.TOO_FEW:
-        return Recommendation(decision, None, _explain_too_few(audit, unchanged), decision.value)
+        return Recommendation(decision, None, _explain_too_few(audit, unchanged))
     problem = f"You have the problem: {_describe_flips(unchanged)}."
     outcomes = audit.outcomes.items()
     others = {name: other for name, other in outcomes if name != label and other.method.acts_on != "nothing"}
@@ -90,7 +88,7 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
         text = f"{problem} None of the methods tried helps enough (tried: {', '.join(others) or 'none'})."
         if helpful:
             text = f"{problem} No method is recommended: {_describe_losses(helpful)} --consistency ignores accuracy."
-        return Recommendation(decision, None, text, decision.value)
+        return Recommendation(decision, None, text)
 
     def rank(name: str) -> tuple[float, float, bool, float]:
         outcome = safe[name]
@@ -99,7 +97,7 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
 
     best = min(safe, key=rank)
     text = f"{problem} {_describe_method(best, safe[best], time_ratios.get(best))}"
-    return Recommendation(decision, best, text, decision.value)
+    return Recommendation(decision, best, text)
 
 
 def may_lose(outcome: Outcome) -> bool:

@@ -15,7 +15,7 @@ from ragbias.evaluation.audit.audit_report import (
     find_flipped_questions,
 )
 from ragbias.evaluation.audit.outcomes import Answers, Audit, Flips, Outcome, PositionPreference
-from ragbias.evaluation.audit.verdict import recommend_method
+from ragbias.evaluation.audit.verdict import Verdict, recommend_method
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.report.tables import fit_terminal
 from ragbias.methods import NoMethod, Pine
@@ -52,13 +52,13 @@ def html_of(audit):
 
 def test_a_model_without_bias_has_nothing_to_pay_for():
     advice = reported({"none": [QUIET] * 40, "pine": [QUIET] * 40})
-    assert advice.headline == "no problem"
+    assert advice.verdict is Verdict.NO_PROBLEM
     assert "No method is worth its cost here" in advice.text
 
 
 def test_a_method_that_the_pipeline_needs_stays():
     advice = reported({"as is: pine": [QUIET] * 40, "none": [LOUD] * 20 + [QUIET] * 20})
-    assert (advice.headline, advice.method) == ("no problem with pine", None)
+    assert (advice.verdict, advice.method) == (Verdict.NO_PROBLEM, None)
     assert "With pine, which your pipeline already uses, you do not have this problem" in advice.text
     assert "Without it, 50% (" in advice.text and advice.text.endswith("changes 0% (verdict: problem).")
     assert "worth its cost" not in advice.text

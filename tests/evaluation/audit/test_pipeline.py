@@ -230,10 +230,10 @@ def test_functions_with_optional_arguments_get_the_question(factories):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("of_nothing", "is a function without arguments and returns None, of type NoneType, which cannot be called"),
-        ("of_a_class", "returns the class App, not an instance, which cannot be called; expected a LangChain runnable"),
+        ("of_nothing", "is a function without arguments and returns None, which cannot be called"),
+        ("of_a_class", "returns <class .*App'>, which cannot be called; expected a LangChain runnable"),
         ("fails", "fails' cannot be loaded: KeyError: 'OPENAI_API_KEY'"),
-        ("App", "is the class App, not an instance, which cannot be called"),
+        ("App", "is <class .*App'>, which cannot be called"),
     ],
 )
 def test_a_factory_that_returns_no_pipeline_is_reported(factories, name, words):
