@@ -18,11 +18,7 @@ from ragbias.models.named import no_model_message
 TEXT_METHODS = "canonical-order,long-context-reorder"  # only reorder text, so they support remote models
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from ragbias.data.questions import Question
     from ragbias.evaluation.audit.audit_report import AuditReport
-    from ragbias.evaluation.audit.cases import AuditCase
 
 
 def audit(
@@ -65,20 +61,20 @@ def audit(
     """
     from ragbias.data.questions import read_questions
     from ragbias.evaluation.audit.audit_report import AuditReport, find_flipped_questions
+    from ragbias.evaluation.audit.cases import UpstreamLM, from_questions
     from ragbias.evaluation.audit.outcomes import audit as measure
     from ragbias.evaluation.audit.outcomes import check_count
+    from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
     from ragbias.evaluation.audit.verdict import recommend_method
     from ragbias.evaluation.cost import measure_costs
     from ragbias.frameworks.text_orders import check_orders_text
+    from ragbias.lm import DebiasedLM
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
 
     terminal.quiet_libraries()
     if upstream is not None and pipeline is not None:
         raise typer.BadParameter("--upstream and --pipeline are both given; give one of them")
-    for option, path in (("--json", json_path), ("--html", html)):
-        if path is not None and path.resolve() == questions.resolve():
-            raise typer.BadParameter(f"{option} {path} is the file of --questions; give another file")
     if model is not None:
         terminal.console.print(f"Model: {model}")
     elif pipeline is None and upstream is None:
@@ -92,11 +88,18 @@ def audit(
     if upstream is not None:
         for method in chosen.values():
             check_orders_text(method)
-    with terminal.progress() as bar:
-        cases = _make_cases(distinct, model, pipeline, upstream, upstream_key, bar)
-        lm = cases[0].recorded.lm
-        if model is None:
-            terminal.console.print(f"Model: {lm.name} ({pipeline or upstream})")  # printed above the progress bar
+    if pipeline is not None:
+        loaded = load_pipeline(pipeline)
+        with terminal.progress() as bar:
+            running = bar.add_task("running the pipeline", total=len(distinct))
+            cases = from_pipeline(loaded, distinct, lambda done: bar.update(running, advance=done))
+    elif upstream is not None:
+        cases = from_questions(UpstreamLM(upstream, model, upstream_key), distinct)
+    else:
+        cases = from_questions(DebiasedLM.from_pretrained(str(model), "none"), distinct)
+    lm = cases[0].recorded.lm
+    if model is None:
+        terminal.console.print(f"Model: {lm.name} ({pipeline or upstream})")
     if len(distinct) < len(listed):
         terminal.console.print(f"{len(listed) - len(distinct)} repeated questions left out")
     as_is = cases[0].recorded.request.origin.method_requested
@@ -132,24 +135,6 @@ def audit(
     _print_report(AuditReport(result, costs, advice, settings, flipped), json_path, html)
     if stopped:
         raise KeyboardInterrupt
-
-
-def _make_cases(
-    questions: list[Question], model: str | None, pipeline: str | None, upstream: str | None, key: str, bar: Progress
-) -> list[AuditCase]:
-    """Make cases with the prompts of the pipeline, or with a stock prompt for the model or the server."""
-    from ragbias.evaluation.audit.cases import UpstreamLM, from_questions
-    from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-    from ragbias.lm import DebiasedLM
-
-    if upstream is not None:
-        return from_questions(UpstreamLM(upstream, model, key), questions)
-    if pipeline is None:
-        assert model is not None  # the command checked it
-        return from_questions(DebiasedLM.from_pretrained(model, "none"), questions)
-    loaded = load_pipeline(pipeline)
-    task = bar.add_task("running the pipeline", total=len(questions))
-    return from_pipeline(loaded, questions, lambda done: bar.update(task, advance=done))
 
 
 def _print_report(report: AuditReport, json_path: Path | None, html: Path | None) -> None:

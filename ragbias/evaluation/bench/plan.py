@@ -12,6 +12,7 @@ from ragbias.evaluation import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.runs import Key, Record
 from ragbias.evaluation.tasks.task import Answer, Case, GoldScore, Task, alphabetical_ranks, score_gold
+from ragbias.generation.scoring import kl
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, parse_methods
 
@@ -117,8 +118,8 @@ def _build_record(
         shown=alphabetical_ranks(ran.contents or ran.documents, answer.report.order or unchanged),
         logprob=gold.logprob if gold else None,
         answer_tokens=gold.tokens if gold else None,
-        kl=gold.divergence(plain[index]) if gold else None,
-        agrees=gold.agrees(plain[index]) if gold else None,
+        kl=kl(plain[index].next_token, gold.next_token) if gold else None,
+        agrees=bool(gold.next_token.argmax() == plain[index].next_token.argmax()) if gold else None,
         shorten=case.shorten,
         copied=index != source,
     )

@@ -7,6 +7,7 @@ runs lm-eval's command line. The command ``lm_eval`` would not find the model ``
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from rich.progress import track
 from torch import Tensor
 
 from ragbias import debias, methods
-from ragbias.call_site import WarnedLines, add_framework
 from ragbias.errors import RagBiasError, RunError
 from ragbias.extras import require
 from ragbias.generation.scoring import continue_prefill, prefill
@@ -28,7 +28,6 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import register_model  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402
 
-add_framework("lm_eval")  # warnings name the line that calls lm-eval
 Scored = tuple[tuple[str, str] | None, list[int], list[int]]
 
 
@@ -58,7 +57,6 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
                 f"{self.method.name} needs documents, and lm-eval's prompts have none; use a method that acts on any "
                 f"prompt: {', '.join(usable)}"
             )
-        self._lines = WarnedLines()
         path = local_path(pretrained)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         super().__init__(pretrained=path, backend="causal", device=device, **settings)
@@ -106,9 +104,9 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
                 f"window of {self.max_length}; use a model with a longer window"
             )
         if len(context) > limit:
-            self._lines.warn(
+            warnings.warn(
                 f"prompts that are too long for the model's window of {self.max_length} tokens lose their beginning",
-                UserWarning,
+                stacklevel=2,
             )
         return context[-limit:]
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ragbias.data.jsonl import Row, files_by_name, read_lines
 from ragbias.errors import ChatTemplateError, DataError, RunError
-from ragbias.evaluation.tasks.task import Answer, Case, Files, Limit, Seed, Task
+from ragbias.evaluation.tasks.task import Answer, Case, Files, Limit, Task
 from ragbias.generation import Generation, Request, Usage
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -97,7 +97,6 @@ class Judge(Task):
 
     Args:
         data: files with ``prompt``, ``chosen``, ``rejected`` and ``subset``, all strings.
-        seed: has no effect; all tasks have this option.
         explain: let the model explain its verdict first, as in the benchmark. False: only a verdict can be generated.
         letters: ``"response"``: a response keeps its letter. ``"position"``: the first response is A, as in the
             benchmark. Then letters reveal the order, so no method is order-invariant.
@@ -105,7 +104,6 @@ class Judge(Task):
 
     data: Files
     limit: Limit | None = None
-    seed: Seed = 0
     explain: StrictBool = True
     letters: Literal["response", "position"] = "response"
 

@@ -20,7 +20,7 @@ from ragbias import limits
 from ragbias.errors import RunError
 from ragbias.generation import Report
 from ragbias.generation.request import check_length
-from ragbias.generation.scoring import continuation_ids, kl, score_continuations
+from ragbias.generation.scoring import continuation_ids, score_continuations
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
@@ -176,14 +176,6 @@ class GoldScore:
     next_token: Tensor
     answer: Answer
     seconds: float
-
-    def divergence(self, plain: GoldScore) -> float:
-        """Return the KL divergence KL(plain || self) of the token after the prompt, in nats."""
-        return kl(plain.next_token, self.next_token)
-
-    def agrees(self, plain: GoldScore) -> bool:
-        """Whether both methods have the same most probable token after the prompt."""
-        return int(self.next_token.argmax()) == int(plain.next_token.argmax())
 
 
 def score_gold(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldScore:

@@ -127,14 +127,6 @@ def test_repeated_questions_count_once(tmp_path, cli):
         (["--model", "/nonexistent/model"], "/nonexistent/model"),
         (["--orders", "1"], "--orders"),
         (["--html", "/nonexistent/a.html"], "/nonexistent is not a folder"),
-        (
-            ["--model", "tiny", "--json", "q.jsonl", "--force"],
-            "--json q.jsonl is the file of --questions; give another file",
-        ),
-        (
-            ["--model", "tiny", "--html", "q.jsonl", "--force"],
-            "--html q.jsonl is the file of --questions; give another file",
-        ),
     ],
 )
 def test_bad_arguments_end_with_code_2(tmp_path, monkeypatch, cli, arguments, words):

@@ -83,7 +83,6 @@ ORACLE = [
     ("name", "examples", "options", "drawn"),
     [
         ("kv-retrieval", [KV], {}, False),
-        ("kv-retrieval", [KV], {"documents": [4]}, True),
         ("longbench", [PASSAGES], {"indices": False}, False),
         ("musique", [OFFICIAL], {"shorten": 5}, False),
         ("mdqa", [OFFICIAL], {"indices": False}, False),
