@@ -144,8 +144,7 @@ def _print_report(report: AuditReport, json_path: Path | None, html: Path | None
 
     for grid in build_tables(report.audit, report.costs).values():
         terminal.console.print(fit_terminal(grid))
-    examples = [example.as_line() for example in report.flipped[:2]]
-    for line in (define_flip(report.audit), *examples, "", report.advice.text):
+    for line in (define_flip(report.audit), "", report.advice.text):
         terminal.console.print(line, highlight=False)
     terminal.write_json(as_dict(report), json_path)
     if html is not None:

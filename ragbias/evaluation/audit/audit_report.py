@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from markupsafe import Markup
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 Costs: TypeAlias = Mapping[str, Cost]
 
 HTML_EXAMPLES = 10  # maximum number of example questions in the HTML file
-JSON_EXAMPLES = 2  # maximum number of example questions in the JSON file
 HEADINGS = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
 LEGEND = (
     "Flips: questions whose answer changes with the document order. Same order: questions whose answer changes when "
@@ -52,13 +50,13 @@ class AuditReport(NamedTuple):
 
 def as_dict(report: AuditReport) -> dict[str, Any]:
     """Convert all results to JSON data. Intervals are lists ``[estimate, low, high]``."""
-    audit, costs, advice, settings, flipped = report
+    audit, costs, advice, settings, _ = report
     return {
         "model": settings["model"],
         "settings": dict(settings),
         "verdict": advice.verdict.value,
         "threshold": THRESHOLD,
-        "flip": {"definition": define_flip(audit), "examples": [flip.as_line() for flip in flipped[:JSON_EXAMPLES]]},
+        "flip": define_flip(audit),
         "recommended": advice.method,
         "recommendation": advice.text,
         "methods": {
@@ -148,7 +146,6 @@ def as_html(report: AuditReport) -> str:
 
 
 def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:
-    """Build a table of questions that flip. Answers that differ from the answer in the retrieved order are bold."""
     examples, bold = flipped[:HTML_EXAMPLES], Markup("<strong>{}</strong>")
     rows = []
     for example in examples:
@@ -212,36 +209,28 @@ class FlippedQuestion(NamedTuple):
     """A question whose answer changes with the document order.
 
     Attributes:
-        answers: by method, one pair per order: the answer, and whether it differs from the answer in the first order.
-        flips: labels of the methods whose answers change.
+        answers: by method, a pair for each order: the answer, and whether it differs from that in the retrieved order.
     """
 
     question: str
     answers: dict[str, list[tuple[str, bool]]]
-    flips: list[str]
 
-    def as_line(self) -> str:
-        """Format the question and two different answers on one line."""
-        answers = self.answers[self.flips[0]]
-        order, other = next((index, text) for index, (text, differs) in enumerate(answers) if differs)
-        name = order_names(len(answers))[order]
-        texts = (self.question, answers[0][0], other)
-        question, first, second = (shorten(text, 60, placeholder=" ...") for text in texts)
-        return f"{question}: as retrieved {first!r}, {name} {second!r}"
+    def flips_with(self, label: str) -> bool:
+        return any(differs for _, differs in self.answers[label])
 
 
 def find_flipped_questions(audit: Audit, questions: Sequence[Question]) -> list[FlippedQuestion]:
     """Return the questions that flip with any method. The list begins with those that flip with the first method."""
     flipped = []
     for index, question in enumerate(questions[: audit.questions]):
-        compared = question if audit.uses_accepted_answers else Question(question.question)
         if audit.uses_accepted_answers and not question.answers:
             continue
+        compared = question if audit.uses_accepted_answers else Question(question.question)
         answers = {}
         for label, outcome in audit.outcomes.items():
             texts = outcome.answers[index].by_order
             answers[label] = [(text, answers_differ(compared, (texts[0], text))) for text in texts]
-        flips = [label for label, row in answers.items() if any(differs for _, differs in row)]
-        if flips:
-            flipped.append(FlippedQuestion(question.question, answers, flips))
-    return sorted(flipped, key=lambda example: audit.unchanged_label not in example.flips)
+        found = FlippedQuestion(question.question, answers)
+        if any(map(found.flips_with, answers)):
+            flipped.append(found)
+    return sorted(flipped, key=lambda found: not found.flips_with(audit.unchanged_label))

@@ -118,9 +118,10 @@ def _describe_losses(outcomes: Mapping[str, Outcome]) -> str:
         for name, outcome in outcomes.items()
         if outcome.better is not None
     )
-    more = any(outcome.better is not None and outcome.better.estimate >= 0 for outcome in outcomes.values())
-    remedy = " Give more questions to narrow the intervals." if more else ""
-    return f"{'; '.join(changes)}, and a method must not lose more than {100 * MAX_LOSS:.0f} points.{remedy}"
+    return (
+        f"{'; '.join(changes)}, and a method must not lose more than {100 * MAX_LOSS:.0f} points. More questions give "
+        "narrower intervals."
+    )
 
 
 def _describe_flips(outcome: Outcome) -> str:
@@ -133,7 +134,6 @@ def _describe_flips(outcome: Outcome) -> str:
 
 
 def _explain_no_problem(audit: Audit, unchanged: Outcome) -> str:
-    """Explain the verdict ``NO_PROBLEM`` on the plain model, or on the pipeline's current method."""
     at_most = (
         f"apart from random changes, at most {max(0.0, unchanged.headline.excess.high):.0%} of the answers depend on "
         "the order of the documents"

@@ -64,11 +64,9 @@ def test_a_method_that_the_pipeline_needs_stays():
     assert "worth its cost" not in advice.text
 
 
-def test_an_invariant_method_and_long_answers_are_shown_as_such():
-    audit = audit_of({"none": [["word " * 30, "Elm"]] + [QUIET] * 4, "pine": [QUIET] * 5})
+def test_the_verdict_of_an_invariant_method_says_so():
+    audit = audit_of({"none": [LOUD] + [QUIET] * 4, "pine": [QUIET] * 5})
     assert [row[4] for row in build_tables(audit, {})["flips"].rows] == ["too few examples", "order-invariant"]
-    (flipped,) = find_flipped_questions(audit, [Question(f"Question {index}?") for index in range(5)])
-    assert flipped.as_line() == f"Question 0?: as retrieved {'word ' * 11 + '...'!r}, reversed 'Elm'"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,8 @@ def test_an_unknown_or_needless_pipeline_method_is_reported(without, words):
 def test_examples_hold_flips_of_every_method_first_line_first():
     answers = {"none": [QUIET, QUIET, LOUD, QUIET, QUIET], "pine": [QUIET, LOUD, QUIET, QUIET, QUIET]}
     found = find_flipped_questions(audit_of(answers), [Question(name) for name in "abcde"])
-    assert [(each.question, each.flips) for each in found] == [("c", ["none"]), ("b", ["pine"])]
+    assert [each.question for each in found] == ["c", "b"]
+    assert [each.flips_with("none") for each in found] == [True, False]
     assert found[0].answers == {"none": [("Oak", False), ("Elm", True)], "pine": [("Oak", False), ("oak.", False)]}
 
 
