@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ragbias.errors import DataError
-from ragbias.evaluation.report.tables import markdown_table
 from ragbias.files import write_atomically
+from studies.markdown import markdown_table
 
 NOTHING_YET = "No calibration is stored yet.\n"
 NORMAL = 1.96  # half the width of a 95% interval in standard errors

@@ -9,7 +9,7 @@ from typing import Any
 
 from ragbias.evaluation import REFERENCE
 from ragbias.evaluation.measures.aggregates import figures_of
-from ragbias.evaluation.report.tables import NO_VALUE, format_figure, markdown_table
+from ragbias.evaluation.report.tables import NO_VALUE, format_figure
 from ragbias.methods import get
 from studies.advice import (
     MEASURES,
@@ -23,6 +23,7 @@ from studies.advice import (
     format_heading,
     give_reasons,
 )
+from studies.markdown import markdown_table
 
 
 def as_json(all_advice: Sequence[Advice]) -> str:

@@ -10,6 +10,7 @@ from ragbias.evaluation.measures.aggregates import figures_of
 from ragbias.evaluation.report import tables
 from ragbias.methods import DEFAULT_METHOD
 from studies.advice import MEASURES
+from studies.markdown import escape_markdown, markdown_table
 
 NOTHING_YET = "No study is stored yet.\n"
 MINUS = f"mean - {REFERENCE}, 95% interval"
@@ -22,9 +23,9 @@ def make_tables(summaries: Summaries, purposes: Mapping[str, str]) -> str:
         return NOTHING_YET
     parts = [_overview_table(summaries)]
     for study, result, measure in _count_cases(summaries):
-        notes = "".join(f"- {tables.escape_markdown(note)}\n" for note in result["notes"])
+        notes = "".join(f"- {escape_markdown(note)}\n" for note in result["notes"])
         parts += [
-            f"### {study}: {tables.escape_markdown(tables.format_title(result, measure))}\n",
+            f"### {study}: {escape_markdown(tables.format_title(result, measure))}\n",
             f"{purposes[study]} {_describe_source(study, summaries[study]['hours'])}\n",
             _method_table(result, measure),
             *([notes] if notes else []),
@@ -86,7 +87,7 @@ def _overview_table(summaries: Summaries) -> str:
                 f"{sum(high < 0 for _, _, high in known)} of {len(known)}",
             ]
         )
-    return tables.markdown_table(head, body) + "\n"
+    return markdown_table(head, body) + "\n"
 
 
 def _describe_source(study: str, hours: float) -> str:
@@ -117,7 +118,7 @@ def _method_table(result: Mapping[str, Any], measure: str) -> str:
         }
         body.append(cells)
     shown = [name for name in body[0] if any(cells[name] != tables.NO_VALUE for cells in body)]
-    return tables.markdown_table(shown, [[cells[name] for name in shown] for cells in body]) + "\n"
+    return markdown_table(shown, [[cells[name] for name in shown] for cells in body]) + "\n"
 
 
 def _format_estimate(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:

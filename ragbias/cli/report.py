@@ -13,7 +13,6 @@ from ragbias.cli.terminal import Force, JsonPath, check_file, console, write_jso
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Output folders of `ragbias bench`.", metavar="DIR...")],
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML file.", callback=check_file)] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=check_file)] = None,
     against: Annotated[
         str | None, typer.Option(help="Show the paired differences of all other methods from this method.")
     ] = None,
@@ -47,9 +46,6 @@ def report(
         from ragbias.evaluation.report.html import as_html
 
         write_text(as_html(summary, runs), html)
-    if markdown is not None:
-        write_text(tables.as_markdown(summary), markdown)
     write_json(summary, json_path)
-    for path in (html, markdown, json_path):
-        if path is not None:
-            console.print(f"Written: {path}")
+    for path in filter(None, (html, json_path)):
+        console.print(f"Written: {path}")

@@ -9,7 +9,6 @@ COMMANDS = {
     ("audit", "--html"): NOWHERE,
     ("audit", "--json"): NOWHERE,
     ("report", "--html"): ["/nonexistent"],
-    ("report", "--markdown"): ["/nonexistent"],
     ("ask", "--json"): ["q", "--documents", "/nonexistent", "--model", "tiny"],
     ("methods", "--json"): [],
 }

@@ -1,4 +1,4 @@
-"""Format results for a terminal or as Markdown. Methods are sorted by the score at their worst position."""
+"""Build tables of results. Methods are sorted by the score at their worst position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.display import printable
 from ragbias.evaluation import ACCURACY, LOGPROB, REFERENCE
 from ragbias.evaluation.measures.aggregates import figures_of
 
@@ -216,29 +215,3 @@ def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label
         ]
         head = ["method", f"mean - {label}'s", f"worst - {label}'s"]
         yield fit_terminal(Grid(format_title(result, measure), head, rows))
-
-
-def as_markdown(summary: Mapping[str, Any]) -> str:
-    """Render each result as Markdown: tables, then notes."""
-    parts = []
-    for result in summary["results"]:
-        notes = "".join(f"- {escape_markdown(note)}\n" for note in result["notes"])
-        written = "\n".join(
-            f"### {escape_markdown(grid.title)}\n\n{markdown_table(grid.head, grid.rows)}\n"
-            for grid in build_grids(result)
-        )
-        parts.append(written + (f"\n{notes}" if notes else ""))
-    return "\n".join(parts)
-
-
-def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    rows = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
-    return "\n".join(f"| {' | '.join(escape_markdown(cell) for cell in row)} |" for row in rows)
-
-
-def escape_markdown(text: str) -> str:
-    """Escape text for a single line of Markdown."""
-    text = " ".join(printable(text).split())
-    for character in "\\|<>[]`*":
-        text = text.replace(character, "\\" + character)
-    return text.replace("_", "\\_")

@@ -159,13 +159,12 @@ def test_files_of_another_format_are_named(tmp_path, name, content, words):
 
 def test_the_command_prints_the_table_and_writes_every_form(tmp_path, report):
     path = folder(tmp_path / "run", {**PLAIN, **FLAT})
-    out = {name: tmp_path / f"out.{name}" for name in ("html", "markdown", "json")}
+    out = {name: tmp_path / f"out.{name}" for name in ("html", "json")}
     code, printed, errors = report(path, *(part for name, file in out.items() for part in (f"--{name}", file)))
     assert code == 0, errors
     first_words = [line.split()[0] for line in printed.splitlines() if line.strip()]
     assert first_words.index("pine") < first_words.index("none")
     assert out["html"].read_text().startswith("<!DOCTYPE html>")
-    assert "| pine |" in out["markdown"].read_text()
     assert json.loads(out["json"].read_text()) == json.loads(json.dumps(summarise_runs([read_run(path)])))
 
 

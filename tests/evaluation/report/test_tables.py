@@ -1,4 +1,4 @@
-"""Tables in the terminal and as Markdown."""
+"""Tables in the terminal."""
 
 import io
 from dataclasses import replace
@@ -94,15 +94,6 @@ def test_accuracy_is_compared_with_plain_mean_worst_and_best():
         assert cells["none"][heading] == "-"
 
 
-def test_markdown_has_a_row_per_method_and_escapes_names():
-    records = records_with({"none": {0: 0.5}, "a|b\n# <b>x</b>": {0: 0.6}}, 8)
-    text = tables.as_markdown(summarise_records(records))
-    body = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(body) == 4
-    assert "a\\|b # \\<b\\>x\\</b\\>" in body[2]
-    assert {line.replace("\\|", "").count("|") for line in body} == {body[1].count("|")}
-
-
 def test_a_judges_figures_have_columns_of_their_own():
     records = [
         record(id=f"{n}-{position}", question=f"q{n}", task="judge", gold_position=position, score=float(position == 0))
@@ -141,7 +132,6 @@ def test_log_probabilities_have_a_table_of_their_own():
     (table,) = tables.as_tables(result)
     lines = shown(table).splitlines()
     assert max(map(len, lines)) <= 80 and any(line.startswith("pine") for line in lines)
-    assert "log-probability of the gold answer, in nats" in tables.as_markdown(summary)
 
 
 def test_a_run_of_both_measures_has_both_tables():
