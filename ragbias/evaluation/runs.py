@@ -33,13 +33,10 @@ class Record:
     """The answer of one model to one case with one method. Unknown fields in a file are ignored.
 
     Attributes:
-        id: id of the case. ``task``, ``model``, ``method`` and ``id`` together identify the record.
+        id: id of the case. The fields ``question``, ``group``, ``gold_position``, ``order``, ``seed`` and ``shorten``
+            are also those of the ``Case``.
         method: label of the method as the user typed it, e.g. ``"attention-sorting(rounds=2)"``.
-        question: id of the question. Cases with the same ``question``, ``documents`` and ``seed`` differ only in the
-            order of the documents.
         documents: number of documents.
-        gold_position: position of the gold document, counted from 0; None without a gold document.
-        seed: seed that selected the documents; 0 if the data file lists them.
         prediction: the model's answer; empty if only log-probabilities are measured.
         score: score of the prediction, from 0 to 1; None if not measured.
         seconds: wall time of the batch, divided by the number of its cases.
@@ -52,7 +49,6 @@ class Record:
         answer_tokens: number of tokens of that gold answer.
         kl: KL divergence KL(plain || method) of the token after the prompt, in nats.
         agrees: whether the method and the plain model have the same most probable token after the prompt.
-        shorten: number of words around the answer to which each passage was cut; None: passages are complete.
         copied: whether the answer was copied from another order of the same documents. See ``invariant_once``.
     """
 

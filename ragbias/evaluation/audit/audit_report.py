@@ -33,9 +33,9 @@ LEGEND = (
 )
 PREFERENCE_LEGEND = (
     "Share of answers that come from documents in each part of the prompt, minus the share expected if the order has "
-    "no effect. If it has none, the curve is flat at 0. Only questions with two or more known source documents count."
+    "no effect. Only questions with two or more known source documents count. With too few of them, preferences are "
+    "unknown."
 )
-NO_PREFERENCE = "Not shown: too few answers have a known source document. Preferences may still exist."
 
 
 class AuditReport(NamedTuple):
@@ -130,11 +130,7 @@ def as_html(report: AuditReport) -> str:
     grids = {name: replace(grid, title="") for name, grid in build_tables(audit, costs).items()}
     flips = (figures.data_url(draw_flips(audit), "flips"), "Share of questions that flip")
     sections = [Section("Flips", figures=[flips], grids=[grids["flips"]], text=[define_flip(audit), LEGEND])]
-    pictures, text = [], NO_PREFERENCE
-    if any(outcome.preference.excess for outcome in audit.outcomes.values()):
-        pictures = [(figures.data_url(draw_preferences(audit), "preferences"), "Positions that answers come from")]
-        text = PREFERENCE_LEGEND
-    sections.append(Section("Preferred positions", figures=pictures, grids=[grids["positions"]], text=[text]))
+    sections.append(Section("Preferred positions", grids=[grids["positions"]], text=[PREFERENCE_LEGEND]))
     if "right" in grids:
         sections.append(Section("Right answers by order", grids=[grids["right"]]))
     if flipped:
@@ -185,23 +181,6 @@ def draw_flips(audit: Audit) -> Figure:
     axis.axvline(THRESHOLD, color=figures.PALE, linestyle=":", linewidth=1.2)
     axis.set_xlabel(f"questions that flip (dotted: {THRESHOLD:.0%})")
     figures.draw_legend(figure, columns=2)
-    return figure
-
-
-def draw_preferences(audit: Audit) -> Figure:
-    """Draw one curve per method. See ``measure_position_preference`` for the values."""
-    figure, (axis,) = figures.make_canvas(height=3.2)
-    styles = figures.make_styles(audit.outcomes)
-    for index, (label, outcome) in enumerate(audit.outcomes.items()):
-        if excess := outcome.preference.excess:
-            xs = [position + 0.05 * index for position in range(len(excess))]  # equal curves would overlap
-            figures.draw_line(axis, xs, excess, styles[label], label, band=False)
-    parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
-    axis.set_xticks(range(parts), [f"{part + 1}/{parts}" for part in range(parts)])
-    axis.set(xlabel="part of the positions, from first to last", ylabel="share of answers, minus the expected share")
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axis.axhline(0, color=figures.PALE, linewidth=0.8, zorder=0)
-    figures.draw_legend(figure)
     return figure
 
 

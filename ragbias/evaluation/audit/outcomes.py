@@ -26,19 +26,16 @@ Progress = Callable[[Mapping[str, int]], None]
 
 
 class PositionPreference(NamedTuple):
-    """Positions of the answers' source documents, compared with those of a model that ignores the order.
+    """Parts of the prompt from which answers come.
 
     Attributes:
-        answers: number of answers with a known source document. Questions with only one such answer do not count.
+        answers: number of answers with a known source document, of questions with two or more such answers.
         total: number of all answers.
-        questions: number of questions whose source document is known in two or more orders.
-        excess: share of answers from each part of the prompt, minus the expected share. Empty if there are too few
-            questions.
+        excess: share of answers from each part, minus the expected share. Empty if there are too few questions.
     """
 
     answers: int
     total: int
-    questions: int
     excess: list[Interval]
 
 
@@ -266,8 +263,8 @@ def answers_differ(question: Question, answers: Sequence[str]) -> bool:
 def estimate_mean(values: Sequence[float], least: float = 0.0) -> Interval:
     """Compute the mean of values between ``least`` and 1, with its 95% interval.
 
-    If all ``n`` values are equal, resampling gives no interval. The interval then extends by ``p`` to both sides, where
-    ``(1 - p)^n = 0.05``. If a larger share than ``p`` of values differed, ``n`` equal values would be unlikely (< 5%).
+    If all ``n`` values are equal, resampling gives no interval. Then the interval extends to both sides by
+    ``p = 1 - 0.05^(1/n)``: if more than a share ``p`` of values differ, ``n`` equal values are unlikely (below 5%).
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})
@@ -281,13 +278,13 @@ def measure_position_preference(
 ) -> PositionPreference:
     """Measure the share of answers from each part of the prompt, minus the expected share.
 
-    Parts are up to ``MAX_PARTS`` equal ranges of positions. Let ``s_k`` be the document that the answer in order ``k``
-    comes from, and ``p_l(s_k)`` its position in order ``l``. The observed share of a part is the share of orders ``k``
-    with ``p_k(s_k)`` in it. The expected share is the share of pairs ``k, l`` with ``p_l(s_k)`` in it. If the order has
-    no effect, both shares are equal. Questions with fewer than two known ``s_k`` have equal shares and are skipped.
+    Parts are up to ``MAX_PARTS`` equal ranges of positions. The expected share counts each source document at
+    its positions in all orders of the question. If the order has no effect, both shares are equal. Questions with fewer
+    than two known source documents always have equal shares, so they are skipped.
 
     Args:
-        sources: ``sources[q][k]`` is the index of ``s_k`` for question ``q``, or None if it is unknown.
+        sources: ``sources[q][k]`` is the index of the document from which the answer to question ``q`` in order ``k``
+            comes, or None if it is unknown.
         orders: ``orders[q][k][i]`` is the index of the document at position ``i`` in order ``k`` of question ``q``.
     """
     parts = min(MAX_PARTS, *(len(arranged[0]) for arranged in orders))
@@ -309,4 +306,4 @@ def measure_position_preference(
     intervals = [
         share({name: values[part] for name, values in excess.items()}) for part in range(parts if enough else 0)
     ]
-    return PositionPreference(answer_count, sum(map(len, sources)), len(excess), intervals)
+    return PositionPreference(answer_count, sum(map(len, sources)), intervals)

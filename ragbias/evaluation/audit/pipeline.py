@@ -24,7 +24,7 @@ ACCEPTED_PIPELINES = (
 )
 INPUT_KEYS = ("input", "question", "query")  # usual keys of the question in LangChain chains and graphs
 MESSAGES_KEY = "messages"  # key of the conversation in LangChain agents
-WORKFLOW_KEYS = ("user_msg", "query", "question", "input")  # usual parameters of the question in LlamaIndex workflows
+AGENT_KEY = "user_msg"  # parameter of the question in LlamaIndex agents
 PIPELINE_ERRORS = (Exception, SystemExit)  # errors of user code; scripts may call sys.exit
 LLM_REMEDY = (
     "use a ragbias LLM in it: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
@@ -124,9 +124,7 @@ def possible_calls(pipeline: Any) -> Calls:
         names = {key: f"invoke({{{key!r}: question}})" if key else "invoke(question)" for key in keys}
         return {names[key]: partial(_invoke, pipeline, key) for key in keys}
     if callable(getattr(pipeline, "run", None)):
-        fields = list(getattr(getattr(pipeline, "start_event_class", None), "model_fields", ()))
-        parameters = fields if len(fields) == 1 else WORKFLOW_KEYS
-        return {f"run({key}=question)": partial(_run_workflow, pipeline, key) for key in parameters}
+        return {f"run({key}=question)": partial(_run_workflow, pipeline, key) for key in (AGENT_KEY, *INPUT_KEYS)}
     return {"calling it": lambda question: wait_for_result(pipeline(question))} if callable(pipeline) else {}
 
 

@@ -40,13 +40,12 @@ def summarise_records(
     """Summarise the answers of a bench by model, task, number of documents and method.
 
     Args:
-        records: one record per answer.
-        cost: measured time and memory, by ``runs.cost_key`` and by the label of a method; copied to the result.
+        cost: measured time and memory, by ``runs.cost_key`` and label of the method. They are copied to the result.
         noise: records of answers to repeated prompts, which give the noise floor of flips.
 
     Returns:
-        JSON data. ``results`` has an entry for each model, task and number of documents, and this entry has a summary
-        of each method in ``methods``. Gold positions are counted from 0. ``kendall_tau``: see ``mean_kendall_tau``.
+        JSON data. Each entry of ``results`` has the summaries of all methods in ``methods``. Gold positions are counted
+        from 0.
     """
     settings = dict(sorted(group_by(records, setting_of).items()))
     repeated = group_by(noise, setting_of)
@@ -63,7 +62,6 @@ def setting_of(record: Record) -> Setting:
 
 
 def _summarise_methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarise the methods of one model, task and number of documents."""
     parts, again = group_by(records, attrgetter("method")), group_by(noise, attrgetter("method"))
     scores = {label: Scores.of(scored_records(answers)) for label, answers in parts.items()}
     golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
@@ -101,12 +99,11 @@ def _summarise_methods(records: Sequence[Record], noise: Sequence[Record], costs
 
 
 def scored_records(records: Iterable[Record]) -> list[Record]:
-    """Select the records whose answer has a score."""
     return [record for record in records if record.score is not None]
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
-    """Compute how often answers differ between orders and between repetitions. For judges, compare preferences."""
+    """Compute how often answers, or the preferences of a judge, differ between orders and between repetitions."""
     compared = per_question.preferred_response if records[0].task in JUDGES else per_question.normalised_answer
     orders = Counter((record.question, record.seed) for record in records)
     return {
