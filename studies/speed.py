@@ -26,12 +26,12 @@ from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBiasError
 from ragbias.evaluation.cost import (
     Spread,
-    all_versions,
     describe_machine,
     interleave,
     peak_memory,
     spreads,
     synchronized_time,
+    versions,
 )
 from ragbias.evaluation.report.tables import make_table
 from ragbias.files import writing
@@ -235,7 +235,7 @@ def describe_conditions(settings: SpeedSettings, model: PreTrainedModel) -> dict
         "backend": backend_of(model, settings.backend),
         "config": model.config.to_dict(),
     }
-    return {"model": described, "versions": all_versions(), "machine": describe_machine()}
+    return {"model": described, "versions": versions(), "machine": describe_machine()}
 
 
 @torch.no_grad()

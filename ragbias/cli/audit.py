@@ -27,9 +27,7 @@ def audit(
     pipeline: Annotated[
         str | None,
         typer.Option(
-            help="Pipeline as module:object, instead of a model. The object is a LangChain runnable, graph or agent, a "
-            "LlamaIndex engine, workflow or agent, a function of the question, or a function without arguments that "
-            "returns one of these. The pipeline must use a ragbias LLM and retrieve its documents itself."
+            help="Pipeline as module:object, instead of a model. It must use a ragbias LLM and retrieve its documents."
         ),
     ] = None,
     upstream: Annotated[

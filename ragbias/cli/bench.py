@@ -101,7 +101,6 @@ def bench(
 
 
 def _read_settings(files: list[Path], task: list[str], options: dict[str, Any]) -> BenchConfiguration:
-    """Take settings from a YAML file and the options, or from the options alone."""
     from ragbias.evaluation.bench.configuration import BenchConfiguration, read_settings, validate_settings
 
     options = {name: value for name, value in options.items() if value is not None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,11 +13,6 @@ from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli import terminal
 from ragbias.cli.terminal import integer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-FILES = ("results.json", "bias.png")
 
 
 def demo(
@@ -39,8 +34,9 @@ def demo(
     """Measure position bias with and without several methods, on questions about tiny's world or short notes."""
     terminal.console.print(f"Model: {model}")
     out = out or Path("demo-output") / Path(model).name
-    for name in FILES:
-        terminal.check_overwritable(out / name, force)
+    results, picture = out / "results.json", out / "bias.png"
+    for path in (results, picture):
+        terminal.check_overwritable(path, force)
     terminal.quiet_libraries()
     from ragbias.evaluation.demo import demo_run, notes_run
 
@@ -54,12 +50,15 @@ def demo(
     with terminal.progress() as bar:
         outcome = prepared.run(bar)
     terminal.console.print(*make_report(outcome), sep="\n")
-    save_outcome(outcome, draw(outcome), out)
+    out.mkdir(parents=True, exist_ok=True)
+    terminal.write_json(outcome, results)
+    with terminal.output(picture):
+        draw(outcome).savefig(picture, dpi=130)
     terminal.write_json(outcome, json_path)
+    terminal.console.print(f"Written: {results}, {picture}")
 
 
 def report_tiny(outcome: dict[str, Any]) -> Iterator[Table | str]:
-    """Yield the tables and explanations of the embedded model's results."""
     for documents, results in outcome["results"].items():
         yield _make_bias_table(documents, results)
     questions = outcome["settings"]["questions"]
@@ -74,7 +73,6 @@ def report_tiny(outcome: dict[str, Any]) -> Iterator[Table | str]:
 
 
 def report_notes(outcome: dict[str, Any]) -> Iterator[Table | str]:
-    """Yield the tables and explanations of a real model's results."""
     from ragbias.evaluation.report.tables import format_figure
 
     yield from make_notes_tables(outcome)
@@ -83,16 +81,6 @@ def report_notes(outcome: dict[str, Any]) -> Iterator[Table | str]:
         f"Plain model, best position minus worst: {format_figure(outcome['results']['none']['logprob']['gap'])}. "
         f"This bias was not trained on purpose.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
     )
-
-
-def save_outcome(outcome: dict[str, Any], figure: Figure, out: Path) -> None:
-    """Write the results and their figure to the folder ``out``."""
-    out.mkdir(parents=True, exist_ok=True)
-    results, picture = (out / name for name in FILES)
-    terminal.write_json(outcome, results)
-    with terminal.output(picture):
-        figure.savefig(picture, dpi=130)
-    terminal.console.print(f"Written: {results}, {picture}")
 
 
 def make_notes_tables(outcome: dict[str, Any]) -> list[Table]:

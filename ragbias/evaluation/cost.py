@@ -90,14 +90,10 @@ def versions() -> dict[str, str]:
     return {"ragbias": version("ragbias"), "torch": torch.__version__, "transformers": transformers.__version__}
 
 
-def all_versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that affect results."""
-    return {**versions(), "python": platform.python_version()}
-
-
 def describe_machine() -> dict[str, Any]:
-    """Describe the system, processor, vector instructions in use, cores, threads and GPUs."""
+    """Describe Python, the system, the processor, vector instructions in use, cores, threads and GPUs."""
     return {
+        "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor_name(),
         "vectors": torch.backends.cpu.get_cpu_capability(),

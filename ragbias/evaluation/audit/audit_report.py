@@ -151,11 +151,9 @@ def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) 
             rows.append([question, label, *cells])
             question = ""  # only the first row of a question contains the question
     text = (
-        f"{len(examples)} of {len(flipped)} questions that flip with at least one method. Answers that differ from the "
-        "answer in the retrieved order are bold."
+        f"{len(examples)} of {len(flipped)} questions that flip with at least one method, those of the first method "
+        "first. Answers that differ from the answer in the retrieved order are bold. --json writes all answers."
     )
-    if len(examples) < len(flipped):
-        text += " Questions that flip with the first method come first. The file of --json contains all answers."
     return Section("Questions that flip", grids=[Grid("", ["question", "method", *orders], rows, keys=2)], text=[text])
 
 

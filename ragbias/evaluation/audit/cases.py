@@ -53,7 +53,6 @@ class AuditCase:
 
     @property
     def prompt(self) -> Prompt:
-        """The prompt, with its documents in retrieved order."""
         return self.recorded.request.origin.parts
 
     def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
@@ -124,14 +123,14 @@ class UpstreamLM:
 
     def answer(self, requests: Sequence[Request], settings: GenerationSettings) -> list[Generation]:
         """Send all requests concurrently. Return one answer per request."""
-        bodies = [self._body(request, settings.max_new_tokens) for request in requests]
+        bodies = []
+        for request in requests:
+            system, _, question = request.origin.flat.text.rpartition(END)
+            messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+            limit = {"max_tokens": settings.max_new_tokens, "temperature": 0}
+            bodies.append({"model": self.name, "messages": messages, **limit})
         answers = self._connection.post_all(["/v1/chat/completions"] * len(bodies), bodies, None)
         return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
-
-    def _body(self, request: Request, max_new_tokens: int) -> dict[str, Any]:
-        system, _, question = request.origin.flat.text.rpartition(END)
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
-        return {"model": self.name, "messages": messages, "max_tokens": max_new_tokens, "temperature": 0}
 
 
 def _generation(request: Request, body: dict[str, Any]) -> Generation:

@@ -29,7 +29,6 @@ from ragbias.models.named import no_model_message
 
 
 def _join_commas(value: Any) -> Any:
-    """Join a list of strings with commas. Return other values unchanged."""
     return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
 
 
@@ -53,7 +52,6 @@ class TaskSettings(BaseModel, extra="allow", frozen=True):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that the user gave."""
         return dict(self.model_extra or {})
 
     @property

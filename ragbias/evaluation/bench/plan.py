@@ -52,7 +52,6 @@ class Unit:
         return [first.setdefault(documents, index) for index, documents in enumerate(same)]
 
     def keys(self, label: str) -> list[Key]:
-        """Return the keys of one method's records."""
         return [(self.task.name, self.model, label, case.id) for case in self.cases]
 
     def without_finished_methods(self, records: Mapping[Key, Record]) -> Unit:

@@ -6,7 +6,6 @@ from typing import Any
 
 from rich.progress import Progress
 
-from ragbias.errors import MethodError
 from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.bench.plan import BenchPlan, first_cases, run_unit
 from ragbias.evaluation.bench.store import Store, check_folder_contents, describe_run, holds_records, locked_store
@@ -14,11 +13,9 @@ from ragbias.evaluation.cost import DECODED_TOKENS, measure_costs
 from ragbias.evaluation.measures.aggregates import summarise_records
 from ragbias.evaluation.measures.per_question import group_by
 from ragbias.evaluation.runs import COST, SUMMARY, Costs, cost_key, read_costs
-from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.preparing import split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
-from ragbias.prompt import Prompt
 from ragbias.readers import check_readers, reader_of
 
 COST_PROMPTS = 5  # rounds of the cost measurement, each with another prompt
@@ -65,12 +62,9 @@ def _check_plan(plan: BenchPlan, models: ModelLoader) -> None:
     for model in reversed(plan.settings.models):
         check_readers(plan.methods[model].values())
         lm = models.load(model)
-        for label, method in plan.methods[model].items():
-            config = lm.model.config.get_text_config()
-            try:
-                method.validate(config.hidden_size, config.num_hidden_layers)
-            except MethodError as error:
-                raise MethodError(f"method {label}, model {lm.name}: {error}") from error
+        config = lm.model.config.get_text_config()
+        for method in plan.methods[model].values():
+            method.validate(config.hidden_size, config.num_hidden_layers)
             if method.reader:
                 reader_of(lm.model, method, lm.name)  # raises an error if the reader is for another model
         for task, case in longest:
@@ -91,7 +85,7 @@ def _run_units(plan: BenchPlan, models: ModelLoader, store: Store, bar: Progress
 
 
 def _measure_missing_costs(plan: BenchPlan, models: ModelLoader, store: Store, bar: Progress) -> Costs:
-    """Measure the costs that are missing. Return all costs by ``cost_key`` and label."""
+    """Measure the missing costs, if the prompts leave space for the decoded tokens. Return all costs."""
     costs = read_costs(store.folder)
     parts = [(model, task) for model in plan.methods for task, *_ in plan.tasks]
     progress = bar.add_task("cost", total=len(parts))
@@ -102,15 +96,10 @@ def _measure_missing_costs(plan: BenchPlan, models: ModelLoader, store: Store, b
             if name not in costs:
                 bar.update(progress, description=f"{model} {task.name} cost")
                 lm = models.load(model)
-                if prompts := [prompt for case in cases if (prompt := _prompt_to_time(lm, task, case))]:
+                prompts = [split_prompt(task.prompt(lm, case), case.documents, None).parts for case in cases]
+                lengths = [len(lm.prepare(prompt, method=NoMethod()).tokens.ids) for prompt in prompts]
+                if max(lengths) + DECODED_TOKENS < lm.window:
                     costs[name] = measure_costs(lm, prompts, plan.methods[model])
                     store.write(COST, costs)
         bar.update(progress, advance=1)
     return costs
-
-
-def _prompt_to_time(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
-    """Return a case's prompt, or None if the context window is too short for the prompt and the decoded tokens."""
-    prompt = split_prompt(task.prompt(lm, case), case.documents, None).parts
-    length = len(lm.prepare(prompt, method=NoMethod()).tokens.ids)
-    return prompt if length + DECODED_TOKENS < lm.window else None

@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import json
 import os
-import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,7 +54,6 @@ def describe_run(settings: BenchConfiguration) -> dict[str, Any]:
             **versions(),
         },
         "settings": settings.model_dump(mode="json"),
-        "python": platform.python_version(),
         "machine": describe_machine(),
     }
 
@@ -118,14 +116,10 @@ def locked_store(folder: Path, about: Mapping[str, Any]) -> Iterator[Store]:
 
 
 class Store:
-    """The folder of a run.
+    """The folder of a run. ``about`` is the description of the run, see ``describe_run``.
 
     A run resumes only with the same settings, or with a higher limit, which leaves the first questions unchanged. Until
     the first record is written, a run with other settings can take over the folder.
-
-    Args:
-        folder: folder of the run, see ``locked_store``.
-        about: description of the run, see ``describe_run``.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
@@ -145,12 +139,10 @@ class Store:
         self.write(SETTINGS, about)
 
     def write(self, name: str, data: Any) -> None:
-        """Replace a JSON file atomically."""
         write_atomically(self.folder / name, (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def holds_records(folder: Path) -> bool:
-    """Whether the folder contains records."""
     return any((folder / name).is_file() and (folder / name).stat().st_size for name in (ROWS, NOISE))
 
 

@@ -87,16 +87,12 @@ class Demo:
             "corpus_passages": len(self.index.texts),
             "seed": self.seed,
             "methods": [str(method) for method in methods.values()],
-            "retriever": "FAISS IndexFlatIP over all-MiniLM-L6-v2, cosine",
             "retriever_found_gold": hits,
-            "order": "gold passage at the position, the others by rank",
-            "flip_rate": "over the orders that the positions make",
         }
         return {"settings": settings, "results": results}
 
 
 def _measure_prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, float]:
-    """Measure each method's median time to the first token, relative to ``none``."""
     cases = [case for case in task.cases() if case.gold_position == task.positions[0]]
     prompts = [split_prompt(case.text, case.documents, None).parts for case in cases[: shared.COST_ROUNDS]]
     costs = measure_costs(task.lm, prompts, methods, len(prompts))

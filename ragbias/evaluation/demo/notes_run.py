@@ -59,9 +59,6 @@ class NotesDemo:
         questions: number of questions, drawn with ``seed``.
         documents: number of notes in a prompt.
         positions: number of positions of the gold note.
-
-    Raises:
-        RunError: more questions than notes.
     """
 
     def __init__(self, model: str, questions: int = 20, seed: int = 0, documents: int = 10, positions: int = 5) -> None:
@@ -95,9 +92,6 @@ class NotesDemo:
             **describe_conditions(self.lm),
             "methods": [str(method) for method in self.methods.values()],
             "default": self.default,
-            "order": "gold note at the position, the others by their cosine to the question (all-MiniLM-L6-v2)",
-            "invariant_methods": "run on one order, as all orders give bit-identical answers",
-            "intervals": "95%, bootstrap over questions, paired",
             "seconds": round(time.perf_counter() - begin, 1),
         }
         return {"settings": settings, "results": results}

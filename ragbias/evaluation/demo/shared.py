@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 
 from ragbias.evaluation import ACCURACY
 from ragbias.evaluation.bench.plan import Unit, run_unit
-from ragbias.evaluation.cost import all_versions
+from ragbias.evaluation.cost import versions
 from ragbias.evaluation.measures.aggregates import summarise_records
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.evaluation.runs import Record
@@ -113,4 +113,4 @@ def run_methods(
 
 def describe_conditions(lm: DebiasedLM) -> dict[str, Any]:
     """Record the model's dtype, the library versions, and the number of torch threads."""
-    return {"dtype": str(lm.model.dtype), "versions": all_versions(), "threads": torch.get_num_threads()}
+    return {"dtype": str(lm.model.dtype), "versions": versions(), "threads": torch.get_num_threads()}

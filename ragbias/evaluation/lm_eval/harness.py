@@ -6,7 +6,6 @@ runs lm-eval's command line. The command ``lm_eval`` would not find the model ``
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from rich.progress import track
 from torch import Tensor
 
 from ragbias import debias, methods
-from ragbias.errors import RagBiasError, RunError
+from ragbias.errors import RunError
 from ragbias.extras import require
 from ragbias.generation.scoring import continue_prefill, prefill
 from ragbias.methods import Method
@@ -36,11 +35,8 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     """lm-eval's ``hf`` model with a method that needs no documents.
 
     Methods treat prompts and generated tokens differently. Therefore continuations are scored like generated tokens:
-    one forward pass runs the context, and a second pass runs the continuation with the cache of the first pass. A
-    continuation of one token needs only the first pass. To measure perplexity, a whole text runs in one pass.
-    ``batch_size`` applies only to generation.
-
-    If a prompt exceeds the window, its beginning is cut off with a warning, as in lm-eval.
+    one forward pass runs the context, and a second pass runs the continuation. To measure perplexity, a whole text runs
+    in one pass. ``batch_size`` applies only to generation.
 
     Args:
         method: name or object of a method. A method that needs documents raises ``RunError``.
@@ -64,7 +60,6 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
             pass
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Generate an answer to each request."""
         with debias(self.model, self.method):
             answers: list[str] = super().generate_until(requests, disable_tqdm)
             return answers
@@ -111,16 +106,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
         return context[-limit:]
 
 
-def main() -> None:
-    """Run lm-eval's command line with the model ``ragbias``."""
+if __name__ == "__main__":
     from lm_eval.__main__ import cli_evaluate
 
-    try:
-        cli_evaluate()
-    except (RagBiasError, ImportError) as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise SystemExit(2) from error
-
-
-if __name__ == "__main__":
-    main()
+    cli_evaluate()

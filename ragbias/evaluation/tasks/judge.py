@@ -82,18 +82,17 @@ class _LLMBarRow(Row):
 class Judge(Task):
     """Pairs of responses in RewardBench's format, each in both orders.
 
-    By default, each response has the same letter, A or B, in both orders, and the letter is part of the document. Thus
-    both orders have the same set of documents, and order-invariant methods give the same verdict. The response with the
-    smaller SHA-256 hash is A, so about half of the better responses are A. This balances a preference for a letter. In
-    order 0 the better response comes first. ``gold_position`` is the position of the better response.
+    By default, a response keeps its letter, A or B, in both orders. The letter is part of the document, so both orders
+    have the same set of documents, and order-invariant methods give the same verdict. The response with the smaller
+    SHA-256 hash is A, so about half of the better responses are A. In order 0 the better response comes first.
+    ``gold_position`` is the position of the better response.
 
     The verdict is the ``[[A]]`` or ``[[B]]`` in the answer. The prediction is ``"chosen"`` if the verdict names the
-    better response, else ``"rejected"``. An answer without a verdict or with both verdicts is ``"neither"`` and scores
-    0.5. (The released code counts an answer with both verdicts as A.) Methods with several prompts per answer, such as
-    ``permutation-vote``, use the majority of verdicts. A tie is ``"neither"``.
+    better response, else ``"rejected"``. Answers without a verdict or with both are ``"neither"`` and score 0.5. (The
+    released code counts an answer with both verdicts as A.) Methods with several prompts per answer, such as
+    ``permutation-vote``, use the majority of verdicts.
 
-    Pairs of equal responses are skipped. If the chat template does not support system messages, the instruction
-    is part of the user message.
+    Pairs of equal responses are skipped.
 
     Args:
         data: files with ``prompt``, ``chosen``, ``rejected`` and ``subset``, all strings.
@@ -112,7 +111,6 @@ class Judge(Task):
     row: ClassVar[type[Row]] = _RewardBenchRow
 
     def pair(self, row: Any, source: str) -> Pair:
-        """Make a pair from a row of the file named ``source``."""
         return Pair(row.prompt, row.chosen, row.rejected, row.subset)
 
     def cases(self) -> Iterator[Case]:
@@ -211,10 +209,8 @@ def _digest(response: str) -> bytes:
 
 
 def _verdict_decoding(lm: DebiasedLM) -> dict[str, Any]:
-    """Return decoding settings that allow only the two verdicts as answers.
-
-    The tokens of a verdict depend on the text before it: the start of a chat message, or the end of a flat prompt.
-    """
+    """Return decoding settings that allow only the two verdicts as answers."""
+    # the tokens of a verdict depend on the text before it: the start of a chat message, or the end of a flat prompt
     before = Judge.before_answer if lm.tokenizer.chat_template is None else ""
     verdicts = [lm.tokenizer(f"{before}[[{letter}]]", add_special_tokens=False)["input_ids"] for letter in LETTERS]
     if verdicts[0] == verdicts[1] or len(verdicts[0]) != len(verdicts[1]):

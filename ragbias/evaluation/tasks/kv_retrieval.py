@@ -32,9 +32,7 @@ class _Row(Row):
 class KVRetrieval(FileTask):
     """Find the value of a key in a JSON object, from the official files ``kv-retrieval-{75,140,300}_keys.jsonl.gz``.
 
-    The documents are the pairs ``"key": "value"``. A comma and a line break separate the pairs. For methods that need
-    documents, ``Prompt.from_text`` also puts this separator before the first pair. Therefore the segment of each pair
-    has the same text in any order.
+    The documents are the pairs ``"key": "value"``. A comma and a line break separate the pairs.
 
     Args:
         positions: positions of the gold pair, counted from 0. Default: its position in the file.

@@ -34,8 +34,6 @@ HEADER = re.compile(r"^Passage (\d+):\n", re.MULTILINE)
 
 
 class PassagesQuestion(NamedTuple):
-    """One question of a file, with its passages in the file's order."""
-
     question: str
     answers: tuple[str, ...]
     passages: list[str]
@@ -57,7 +55,6 @@ class PassagesTask(FileTask):
     row: ClassVar[type[Row]]
 
     def read(self, line: Line[Row]) -> PassagesQuestion:
-        """Read the question from a line of the file."""
         raise NotImplementedError
 
     def document(self, passage: str, number: int) -> str:

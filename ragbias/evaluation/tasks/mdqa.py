@@ -39,8 +39,6 @@ DRAWN_POSITIONS = 5
 
 
 class Passage(Row):
-    """A passage of an official file."""
-
     title: str
     text: str
     isgold: bool
@@ -56,8 +54,6 @@ class Passage(Row):
 
 
 class MdqaRow(Row):
-    """One question of an official file, with its passages."""
-
     question: str
     answers: Answers
     ctxs: Annotated[tuple[Passage, ...], Field(min_length=1)]

@@ -174,7 +174,7 @@ def test_an_error_of_a_method_names_task_method_and_case():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"methods": "none,pine(layers=(0,99))"}, r"pine\(layers=\(0,99\)\), model tiny: .*4 layers"),
+        ({"methods": "none,pine(layers=(0,99))"}, r"pine: layers=\(0, 99\) do not fit a model of 4 layers"),
         ({"tasks": [TASK, {"name": "kv-retrieval", "data": "long.jsonl"}]}, "window"),
     ],
     ids=["layers", "window"],

@@ -7,14 +7,14 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from ragbias.cli.demo import make_notes_tables, save_outcome
+from ragbias.cli.demo import make_notes_tables
 from ragbias.errors import RunError
 from ragbias.evaluation.demo import notes_run
 
 SMALL = {"model": "tiny", "questions": 5, "documents": 3, "positions": 2}
 
 
-def test_figures_pair_with_plain_and_invariant_ones_are_flat(tmp_path):
+def test_figures_pair_with_plain_and_invariant_ones_are_flat():
     prepared = notes_run.NotesDemo(**SMALL)
     outcome = prepared.run(bar := Progress(disable=True))
     results = outcome["results"]
@@ -26,9 +26,7 @@ def test_figures_pair_with_plain_and_invariant_ones_are_flat(tmp_path):
         assert low <= middle <= high
         assert set(row["accuracy_by_position"]) == {"0", "2"}
         assert name == "none" or row["logprob"]["gap"][0] == 0
-    save_outcome(outcome, notes_run.draw_figure(outcome), tmp_path)
-    assert json.loads((tmp_path / "results.json").read_text())["settings"]["questions"] == 5
-    assert (tmp_path / "bias.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads(json.dumps(outcome))["settings"]["questions"] == 5
     (axis,) = notes_run.draw_figure(outcome).axes
     curves = [line.get_label() for line in axis.lines if line.get_marker() != "None"]
     assert curves == ["none (plain tiny)", "pine (order-invariant)"]  # as on the start page
