@@ -86,18 +86,18 @@ def audit(
     if upstream is not None:
         for method in chosen.values():
             check_orders_text(method)
-    if pipeline is not None:
-        loaded = load_pipeline(pipeline)
-        with terminal.progress() as bar:
+    with terminal.progress() as bar:
+        if pipeline is not None:
+            loaded = load_pipeline(pipeline)
             running = bar.add_task("running the pipeline", total=len(distinct))
             cases = from_pipeline(loaded, distinct, lambda done: bar.update(running, advance=done))
-    elif upstream is not None:
-        cases = from_questions(UpstreamLM(upstream, model, upstream_key), distinct)
-    else:
-        cases = from_questions(DebiasedLM.from_pretrained(str(model), "none"), distinct)
-    lm = cases[0].recorded.lm
-    if model is None:
-        terminal.console.print(f"Model: {lm.name} ({pipeline or upstream})")
+        elif upstream is not None:
+            cases = from_questions(UpstreamLM(upstream, model, upstream_key), distinct)
+        else:
+            cases = from_questions(DebiasedLM.from_pretrained(str(model), "none"), distinct)
+        lm = cases[0].recorded.lm
+        if model is None:
+            terminal.console.print(f"Model: {lm.name} ({pipeline or upstream})")  # printed above the progress bar
     if len(distinct) < len(listed):
         terminal.console.print(f"{len(listed) - len(distinct)} repeated questions left out")
     as_is = cases[0].recorded.request.origin.method_requested
@@ -140,7 +140,7 @@ def _print_report(report: AuditReport, json_path: Path | None, html: Path | None
     from ragbias.evaluation.audit.verdict import define_flip
     from ragbias.evaluation.report.tables import fit_terminal
 
-    for grid in build_tables(report.audit, report.costs).values():
+    for grid in build_tables(report.audit, report.costs):
         terminal.console.print(fit_terminal(grid))
     for line in (define_flip(report.audit), "", report.advice.text):
         terminal.console.print(line, highlight=False)

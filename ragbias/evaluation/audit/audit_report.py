@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from markupsafe import Markup
@@ -32,9 +31,9 @@ LEGEND = (
     "first method. Time to the first token and peak memory are relative to the plain model."
 )
 PREFERENCE_LEGEND = (
-    "Share of answers that come from documents in each part of the prompt, minus the share expected if the order has "
-    "no effect. Only questions with two or more known source documents count. With too few of them, preferences are "
-    "unknown."
+    "Positions: share of answers that come from documents in each part of the prompt, minus the share expected if the "
+    "order has no effect. Only questions with two or more known source documents count. With too few of them, "
+    "preferences are unknown."
 )
 
 
@@ -72,8 +71,8 @@ def as_dict(report: AuditReport) -> dict[str, Any]:
     }
 
 
-def build_tables(audit: Audit, costs: Costs) -> dict[str, Grid]:
-    """Return the tables by name. The table ``right`` exists only if some questions have accepted answers."""
+def build_tables(audit: Audit, costs: Costs) -> list[Grid]:
+    """Build tables of flips, of preferred positions and, if some questions have accepted answers, of accuracies."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
     flips = [
         [
@@ -88,7 +87,6 @@ def build_tables(audit: Audit, costs: Costs) -> dict[str, Grid]:
         ]
         for label, outcome in audit.outcomes.items()
     ]
-    grids = {"flips": Grid(title, HEADINGS, flips)}
     parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
     preferences = []
     for label, outcome in audit.outcomes.items():
@@ -97,14 +95,17 @@ def build_tables(audit: Audit, costs: Costs) -> dict[str, Grid]:
         counts = f"{preference.answers} of {preference.total}"
         preferences.append([label, counts if preference.excess else f"{counts}: too few", *shares])
     headings = ["method", "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
-    grids["positions"] = Grid("Positions: answers from each part, minus the expected share", headings, preferences)
+    grids = [
+        Grid(title, HEADINGS, flips),
+        Grid("Positions: answers from each part, minus the expected share", headings, preferences),
+    ]
     right = [
         [label, *(f"{value:.2f}" for value in outcome.accuracy_by_order)]
         for label, outcome in audit.outcomes.items()
         if outcome.accuracy_by_order
     ]
     if right:
-        grids["right"] = Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right)
+        grids.append(Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right))
     return grids
 
 
@@ -127,12 +128,9 @@ def format_percent(interval: Interval) -> str:
 def as_html(report: AuditReport) -> str:
     """Render the report as one self-contained HTML page. The page shows some of the questions."""
     audit, costs, advice, settings, flipped = report
-    grids = {name: replace(grid, title="") for name, grid in build_tables(audit, costs).items()}
     flips = (figures.data_url(draw_flips(audit), "flips"), "Share of questions that flip")
-    sections = [Section("Flips", figures=[flips], grids=[grids["flips"]], text=[define_flip(audit), LEGEND])]
-    sections.append(Section("Preferred positions", grids=[grids["positions"]], text=[PREFERENCE_LEGEND]))
-    if "right" in grids:
-        sections.append(Section("Right answers by order", grids=[grids["right"]]))
+    text = [define_flip(audit), LEGEND, PREFERENCE_LEGEND]
+    sections = [Section(figures=[flips], grids=build_tables(audit, costs), text=text)]
     if flipped:
         sections.append(_example_section(flipped, order_names(audit.orders)))
     values = [[name, str(value)] for name, value in settings.items()]
@@ -183,14 +181,10 @@ def draw_flips(audit: Audit) -> Figure:
 
 
 class FlippedQuestion(NamedTuple):
-    """A question whose answer changes with the document order.
-
-    Attributes:
-        answers: by method, a pair for each order: the answer, and whether it differs from that in the retrieved order.
-    """
+    """A question whose answer changes with the document order."""
 
     question: str
-    answers: dict[str, list[tuple[str, bool]]]
+    answers: dict[str, list[tuple[str, bool]]]  # by method and order: the answer, and whether it differs from the first
 
     def flips_with(self, label: str) -> bool:
         return any(differs for _, differs in self.answers[label])

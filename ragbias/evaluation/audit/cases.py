@@ -1,8 +1,4 @@
-"""Cases of an audit. A case is a question with its prompt. A case runs in several document orders with several methods.
-
-The prompt comes from a pipeline, or it is a stock prompt for a local model or an OpenAI-compatible server. Servers
-support only methods that reorder the text of the prompt.
-"""
+"""Cases of an audit: questions with their prompts, for a local model or an OpenAI-compatible server."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod
 
 MAX_LOSS = 0.02  # a recommended method may lose this much accuracy, at the low end of its interval
-NO_ACCURACY = "Accuracy was not measured; add right answers to the questions to see whether the method improves it."
 ANSWER_FLIP = (
     "A flip: the answer has another meaning in another order. 'Paris' and 'Lyon' are a flip; 'Paris' and 'It is "
     "Paris.' are not, because one contains the other."
@@ -171,7 +170,7 @@ def _describe_method(label: str, outcome: Outcome, ratio: float | None) -> str:
             "positions."
         )
     if outcome.better is None:
-        return f"{text} {NO_ACCURACY}"
+        return f"{text} Accuracy was not measured; add right answers to the questions to measure it."
     better = outcome.better
     if better.low > 0:
         return f"{text} It is right more often, by {_format_points(better)}."

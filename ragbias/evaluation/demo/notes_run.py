@@ -1,8 +1,4 @@
-"""The demo of a real model: its bias on questions about thirty short, invented notes (``notes.jsonl``, CC0).
-
-The note with the answer is placed at several positions among the notes that MiniLM finds most similar to the question.
-The demo measures accuracy and the log-probability of the gold answer, which shows a bias even with few questions.
-"""
+"""The demo of a real model: questions about thirty short, invented notes (``notes.jsonl``, CC0)."""
 
 from __future__ import annotations
 

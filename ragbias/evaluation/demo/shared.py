@@ -112,5 +112,4 @@ def run_methods(
 
 
 def describe_conditions(lm: DebiasedLM) -> dict[str, Any]:
-    """Record the model's dtype, the library versions, and the number of torch threads."""
     return {"dtype": str(lm.model.dtype), "versions": versions(), "threads": torch.get_num_threads()}

@@ -48,11 +48,8 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     ) -> None:
         self.method = methods.get(method, pretrained)
         if self.method.needs_documents:
-            usable = [name for name, method_class in methods.METHODS.items() if not method_class.needs_documents]
-            raise RunError(
-                f"{self.method.name} needs documents, and lm-eval's prompts have none; use a method that acts on any "
-                f"prompt: {', '.join(usable)}"
-            )
+            usable = ", ".join(name for name, kind in methods.METHODS.items() if not kind.needs_documents)
+            raise RunError(f"{self.method.name} needs documents, and lm-eval's prompts have none; use one of {usable}")
         path = local_path(pretrained)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         super().__init__(pretrained=path, backend="causal", device=device, **settings)

@@ -63,7 +63,7 @@ def setting_of(record: Record) -> Setting:
 
 def _summarise_methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
     parts, again = group_by(records, attrgetter("method")), group_by(noise, attrgetter("method"))
-    scores = {label: Scores.of(scored_records(answers)) for label, answers in parts.items()}
+    scores = {label: Scores.of(answers) for label, answers in parts.items()}
     golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
     methods = {}
     for label, answers in parts.items():

@@ -1,8 +1,4 @@
-"""Draw and save figures in one style.
-
-Methods differ by colour (mostly from the colour-blind safe palette of Okabe and Ito), dashes, marker and filling, so
-figures are readable in black and white. They are legible at half of a README's width, 450 pixels.
-"""
+"""Draw and save figures in one style, readable in black and white and at half of a README's width (450 pixels)."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 WIDTH = 6.4  # of a figure, in inches
 INK, PALE = "#000000", "#8c8c8c"
-DASHES: tuple[tuple[str, Any], ...] = (
+DASHES: tuple[tuple[str, Any], ...] = (  # colours mostly from the colour-blind safe palette of Okabe and Ito
     ("#d55e00", "--"),
     ("#0072b2", "-."),
     ("#009e73", ":"),
@@ -77,10 +73,8 @@ def make_canvas(
 
 def draw_legend(figure: Figure, columns: int = 3) -> None:
     """Draw one legend for all panels at the top of the figure."""
-    handles: dict[str, Any] = {}
-    for axis in figure.axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
+    entries = (zip(*axis.get_legend_handles_labels(), strict=True) for axis in figure.axes)
+    handles: dict[str, Any] = {label: handle for axis_entries in entries for handle, label in axis_entries}
     if handles:
         layout: dict[str, Any] = {"loc": "outside upper center", "ncols": 1 if max(map(len, handles)) > 45 else columns}
         figure.legend(handles.values(), handles.keys(), **layout, frameon=False, handlelength=3, fontsize=9)

@@ -42,13 +42,9 @@ class PassagesQuestion(NamedTuple):
 
 @dataclass(frozen=True)
 class PassagesTask(FileTask):
-    """Base class for questions about passages without gold labels. Subclasses read the files and define the prompt.
+    """Base class for questions about passages without gold labels. Subclasses read the files and define the prompt."""
 
-    Args:
-        shorten: maximum number of words of a passage, see ``task.cut_around_answer``.
-    """
-
-    shorten: Words | None = None
+    shorten: Words | None = None  # maximum number of words of a passage, see ``cut_around_answer``
 
     max_new_tokens = 32
     template: ClassVar[str]

@@ -65,7 +65,7 @@ def test_a_method_that_the_pipeline_needs_stays():
 
 def test_the_verdict_of_an_invariant_method_says_so():
     audit = audit_of({"none": [LOUD] + [QUIET] * 4, "pine": [QUIET] * 5})
-    assert [row[4] for row in build_tables(audit, {})["flips"].rows] == ["too few examples", "order-invariant"]
+    assert [row[4] for row in build_tables(audit, {})[0].rows] == ["too few examples", "order-invariant"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_too_few_known_sources_are_no_flat_line():
     parts = [Interval(share, share, share) for share in (0.2, 0, 0, 0, -0.2)]
     preferences = {"none": PositionPreference(70, 80, parts), "pine": PositionPreference(6, 80, [])}
     found = audit_of({"none": [LOUD] * 40, "pine": [QUIET] * 40}, preferences)
-    none, pine = build_tables(found, {})["positions"].rows
+    none, pine = build_tables(found, {})[1].rows
     assert none == ["none", "70 of 80", "+20.0%", "+0.0%", "+0.0%", "+0.0%", "-20.0%"]
     assert pine == ["pine", "6 of 80: too few"] + ["-"] * 5
     text = html_of(found)
@@ -114,7 +114,7 @@ def test_too_few_known_sources_are_no_flat_line():
 def test_a_terminal_of_80_columns_shows_every_figure(label):
     found = audit_of({"none": [LOUD] * 20 + [QUIET] * 20, label: [LOUD] * 40})
     console = Console(width=80, file=io.StringIO())
-    console.print(fit_terminal(build_tables(found, dict.fromkeys(found.outcomes, COST))["flips"]))
+    console.print(fit_terminal(build_tables(found, dict.fromkeys(found.outcomes, COST))[0]))
     shown = console.file.getvalue()
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.count("x1.00") == 4 and label in shown and "memory" in shown
