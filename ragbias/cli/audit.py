@@ -142,7 +142,8 @@ def _print_report(report: AuditReport, json_path: Path | None, html: Path | None
 
     for grid in build_tables(report.audit, report.costs):
         terminal.console.print(fit_terminal(grid))
-    for line in (define_flip(report.audit), "", report.advice.text):
+    examples = [flipped.as_line() for flipped in report.flipped[:2]]
+    for line in (define_flip(report.audit), *examples, "", report.advice.text):
         terminal.console.print(line, highlight=False)
     terminal.write_json(as_dict(report), json_path)
     if html is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from markupsafe import Markup
@@ -188,6 +189,14 @@ class FlippedQuestion(NamedTuple):
 
     def flips_with(self, label: str) -> bool:
         return any(differs for _, differs in self.answers[label])
+
+    def as_line(self) -> str:
+        """Format the question on one line, with two answers of the first method that flips."""
+        answers = next(self.answers[label] for label in self.answers if self.flips_with(label))
+        order, other = next((order, text) for order, (text, differs) in enumerate(answers) if differs)
+        texts = (self.question, answers[0][0], other)
+        question, first, second = (shorten(text, 60, placeholder=" ...") for text in texts)
+        return f"{question}: as retrieved {first!r}, {order_names(len(answers))[order]} {second!r}"
 
 
 def find_flipped_questions(audit: Audit, questions: Sequence[Question]) -> list[FlippedQuestion]:

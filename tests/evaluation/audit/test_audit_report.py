@@ -88,6 +88,7 @@ def test_examples_hold_flips_of_every_method_first_line_first():
     found = find_flipped_questions(audit_of(answers), [Question(name) for name in "abcde"])
     assert [each.question for each in found] == ["c", "b"]
     assert [each.flips_with("none") for each in found] == [True, False]
+    assert found[0].as_line() == "c: as retrieved 'Oak', reversed 'Elm'"
     assert found[0].answers == {"none": [("Oak", False), ("Elm", True)], "pine": [("Oak", False), ("oak.", False)]}
 
 

@@ -27,6 +27,7 @@ def test_audit_detects_the_bias_of_tiny_and_pine_removes_it(tmp_path, cli):
     assert none["right_flips"][0] >= none["right_floor"][2] + 0.1
     assert none["floor"][0] == 0
     assert "right in one order and wrong in another" in found["flip"]
+    assert " as retrieved '" in output
     assert list(found["methods"]) == ["none", "segmented", "pine"] and "segmented" in output
     assert (pine["verdict"], pine["flips"][0]) == ("no problem", 0)
     assert [part[0] for part in pine["preference"]["excess"]] == [0] * 5
