@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -37,7 +38,6 @@ BACKENDS = ("auto", "torch", "triton", "flash")
 PACKAGES = {"triton": "triton", "flash": "flash_attn"}
 DTYPES = {"triton": (torch.float16, torch.bfloat16, torch.float32), "flash": (torch.float16, torch.bfloat16)}
 MAX_DIM = 256  # largest head dimension for triton and flash
-FLASH_CAPABILITY = (8, 0)  # the oldest GPUs that FlashAttention 2 supports
 
 # The self-check runs on a small random prompt, with inputs of unit variance.
 TOLERANCES = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
@@ -72,25 +72,36 @@ def choose_backend(query: Tensor, scoring: Scoring) -> str:
     return scoring.backend
 
 
-def implementation(backend: str, function: Function) -> Function:
-    """Return the function of this name and signature in the module of a backend other than ``torch``."""
-    return cast(Function, getattr(import_module(f"ragbias.attention.{backend}_backend"), function.__name__))
+def implementation(function: Function, query: Tensor, scoring: Scoring) -> Function:
+    """Return the chosen backend's version of a function of ``torch_backend``. It has the same name and signature."""
+    module = import_module(f"ragbias.attention.{choose_backend(query, scoring)}_backend")
+    return cast(Function, getattr(module, function.__name__))
+
+
+@contextmanager
+def kernel_errors(backend: str, *errors: type[Exception]) -> Iterator[None]:
+    """Convert ``RuntimeError`` and ``errors`` to ``BackendError``. Errors for lack of memory stay unchanged."""
+    converted: tuple[type[Exception], ...] = (RuntimeError, *errors)
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except converted as error:
+        raise BackendError(
+            f"backend {backend!r} failed with {type(error).__name__}: {error}; use backend='torch'"
+        ) from error
 
 
 def _reason_against_triton(device: torch.device, dtype: torch.dtype, dim: int) -> str:
     """Return the reason why ``auto`` does not use triton, or an empty string. Warn once about each reason."""
     case = device, dtype, dim
-    if case in _reasons_against_triton:
-        return _reasons_against_triton[case]
     with _lock:
-        if case in _reasons_against_triton:  # checked by another thread
-            return _reasons_against_triton[case]
-        reason = _import_error("triton")
-        if not reason:
-            reason = describe_difference("triton", device, dtype, dim)
-        warned = reason in _reasons_against_triton.values()
-        _reasons_against_triton[case] = reason
-    if reason and not warned:
+        known = set(_reasons_against_triton.values())
+        if case not in _reasons_against_triton:
+            reason = _import_error("triton") or describe_difference("triton", *case)
+            _reasons_against_triton[case] = reason
+        reason = _reasons_against_triton[case]
+    if reason and reason not in known:
         warn(f"backend 'auto' computes with 'torch': backend 'triton' {reason}", BackendFallbackWarning)
     return reason
 
@@ -129,9 +140,6 @@ def _unsupported_device(backend: str, device: torch.device) -> str:
     if device.type != "cuda":
         interpreted = backend == "triton" and import_module("ragbias.attention.triton_backend").INTERPRETED
         return "" if interpreted else f"runs on CUDA, but the tensors are on {device.type!r}"
-    if backend == "flash" and (capability := torch.cuda.get_device_capability(device)) < FLASH_CAPABILITY:
-        needed, found = (".".join(map(str, version)) for version in (FLASH_CAPABILITY, capability))
-        return f"needs a GPU of compute capability {needed} or newer, but this one has {found}"
     return ""
 
 

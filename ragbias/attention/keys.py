@@ -7,33 +7,58 @@ encoding of the query changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 import torch
 from torch import Tensor
-
-from ragbias.errors import BackendError
 
 Segments = Sequence[tuple[int, int]]
 KeyRanges = tuple[Tensor, Tensor]
 
 
-class Scratch:
-    """Reusable memory for one large tensor. Allocating a new tensor would take longer than filling it."""
+def select(x: Tensor, segments: Segments) -> Tensor:
+    """Return the keys or values ``[heads, K, d]`` of the segments, in order. Adjacent segments need no copy."""
+    spans: list[tuple[int, int]] = []
+    for begin, end in segments:
+        if spans and spans[-1][1] == begin:
+            begin = spans.pop()[0]
+        spans.append((begin, end))
+    pieces = [x[:, begin:end] for begin, end in spans]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
-    def __init__(self) -> None:
-        self._memory: Tensor | None = None
 
-    def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return an uninitialised tensor with the dtype and device of ``like``. The next call reuses its memory."""
-        size = prod(shape)
-        if self._memory is None or self._memory.numel() < size:
-            self._memory = None  # frees the old memory first
-            self._memory = like.new_empty(size)
-        return self._memory[:size].view(*shape)
+def segment_of_key(segments: Segments, device: torch.device) -> Tensor:
+    """Return the index of each key's segment, int64 ``[K]``, for the keys of all segments in order."""
+    lengths = [end - begin for begin, end in segments]
+    repeats = torch.tensor(lengths, device=device)
+    return torch.arange(len(lengths), device=device).repeat_interleave(repeats, output_size=sum(lengths))
+
+
+def concatenate(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[Tensor, Tensor]:
+    """Concatenate outputs ``[H, Q, d]`` and LSEs ``[H, Q]`` along queries, or along heads with ``dim=0``."""
+    if len(parts) == 1:
+        return parts[0]
+    outputs, lses = zip(*parts, strict=True)
+    return torch.cat(outputs, dim=dim), torch.cat(lses, dim=dim)
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Repeat keys or values ``[..., G or H, K, d]`` for each of ``H`` query heads."""
+    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], dim=-3)
+
+
+def causal_bounds(segments: Segments, queries: int, device: torch.device) -> KeyRanges:
+    """Return ``bounds`` for ``attend`` that are equivalent to ``causal``."""
+    begin, end = segments[-1]
+    first_hidden = torch.arange(end - begin - queries + 1, end - begin + 1, device=device)
+    return torch.zeros_like(first_hidden), first_hidden
+
+
+def visibility_mask(bounds: KeyRanges, keys: int) -> Tensor:
+    """Return bool ``[Q, K]``, true where a query may see a key."""
+    offsets = torch.arange(keys, device=bounds[0].device)
+    return (offsets >= bounds[0][:, None]) & (offsets < bounds[1][:, None])
 
 
 class Encoding:
@@ -43,18 +68,13 @@ class Encoding:
         """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""
         return x
 
-    def with_adjacent_pairs(self, x: Tensor) -> Tensor:
-        """Reorder encoded queries or keys ``[..., d]`` so that rotary pairs are adjacent, as ``move`` requires."""
-        return x
+    def move(self, key: Tensor, segments: Segments, starts: Tensor) -> Tensor:
+        """Select segments of keys ``[G, K, d]``, and move each segment to its position in ``starts``.
 
-    def move(self, key: Tensor, segments: Segments, starts: Tensor, scratch: Scratch | None = None) -> Tensor:
-        """Move segments of keys ``[G, K, d]``, which are encoded at their offsets, to the positions ``starts``.
-
-        Rotary pairs must be adjacent. ``starts`` are int64 ``[..., H or 1, n]``, non-negative. The result
-        ``[..., H or G, K', d]`` has ``G`` heads if all heads share the starts, or if keys have no position encoding.
+        ``starts`` are int64 ``[H or 1, n]``, non-negative. The result ``[H or G, K', d]`` has ``G`` heads if all heads
+        share the starts, or if keys have no position encoding.
         """
-        moved = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
-        return moved.expand(*starts.shape[:-2], *moved.shape)
+        return select(key, segments)
 
     def divided(self, by: float) -> Encoding:
         """Return the encoding to use if a layer divides its scores by ``by``. ALiBi divides its slopes."""
@@ -89,28 +109,12 @@ class Rotary(Encoding):
         cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._cos_sin_from_table(positions)
         return rotate(x, cos * self.scaling, sin * self.scaling, self.interleaved)
 
-    def with_adjacent_pairs(self, x: Tensor) -> Tensor:
-        if self.interleaved:
-            return x
-        size = 2 * self.frequencies.shape[-1]
-        pairs = x[..., :size].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
-        return pairs if size == x.shape[-1] else torch.cat((pairs, x[..., size:]), dim=-1)
-
-    def move(self, key: Tensor, segments: Segments, starts: Tensor, scratch: Scratch | None = None) -> Tensor:
-        groups, _, dim = key.shape
-        turns = torch.complex(*self._cos_sin_from_table(starts))  # [..., H or 1, n, r/2]; keys are scaled already
-        heads = groups if starts.shape[-2] == 1 else starts.shape[-2]
-        turns = turns.unflatten(-3, (-1, heads // groups))
-        total = sum(end - begin for begin, end in segments)
-        moved = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, total, dim), key)
-        done = 0
-        for first, count, length in equal_runs(segments):  # one product rotates a run
-            begin, size = segments[first][0], count * length
-            source = key[:, None, begin : begin + size].unflatten(-2, (count, length))
-            target = moved[..., done : done + size, :].unflatten(-2, (count, length))
-            _rotate_into(target, source, turns[..., first : first + count, None, :])
-            done += size
-        return moved.flatten(-4, -3)
+    def move(self, key: Tensor, segments: Segments, starts: Tensor) -> Tensor:
+        cos, sin = self._cos_sin_from_table(starts)  # without scaling, which the keys already have
+        turns = (x.index_select(1, segment_of_key(segments, key.device)) for x in (cos, sin))  # [H or 1, K', r/2]
+        heads = max(1, len(starts) // len(key))  # query heads of a key head
+        cos, sin = (x.unflatten(0, (-1, heads)) for x in turns)
+        return rotate(select(key, segments)[:, None], cos, sin, self.interleaved).flatten(0, 1)
 
     def _cos_sin_from_table(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         low, high = torch.stack(positions.aminmax()).tolist()
@@ -148,35 +152,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     if size == x.shape[-1]:
         return result
     return torch.cat((result, x[..., size:].expand(*result.shape[:-1], -1)), dim=-1)
-
-
-def _rotate_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
-    """Rotate adjacent pairs of ``x`` ``[..., d]`` by complex ``turns`` ``[..., r/2]``, and write them to ``target``."""
-    size = 2 * turns.shape[-1]
-    pairs = _as_complex(x[..., :size].float())
-    if x.dtype == torch.float32 and not x.requires_grad:  # `out=` has no gradient
-        torch.mul(pairs, turns, out=_as_complex(target[..., :size]))
-    else:
-        target[..., :size] = torch.view_as_real(pairs * turns).flatten(-2)
-    target[..., size:] = x[..., size:]
-
-
-def _as_complex(x: Tensor) -> Tensor:
-    """View ``[..., r]`` as complex ``[..., r/2]``, without a copy."""
-    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
-
-
-def equal_runs(segments: Segments) -> Iterator[tuple[int, int, int]]:
-    """Yield each run of adjacent, non-empty segments of equal length, as (index of first segment, count, length)."""
-    first = 0
-    while first < len(segments):
-        begin, end = segments[first]
-        count, length = 1, end - begin
-        while first + count < len(segments) and segments[first + count] == (end, end + length):
-            count, end = count + 1, end + length
-        if length:
-            yield first, count, length
-        first += count
 
 
 class Alibi(Encoding):
@@ -228,48 +203,6 @@ class Scoring:
         return self.window is None and not isinstance(self.encoding, Alibi)
 
 
-def select(x: Tensor, segments: Segments) -> Tensor:
-    """Return the keys or values ``[heads, K, d]`` of the segments, in order. Adjacent segments need no copy."""
-    pieces = [x[:, begin:end] for begin, end in merge_adjacent(segments)]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
-
-
-def concatenate(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[Tensor, Tensor]:
-    """Concatenate outputs ``[H, Q, d]`` and LSEs ``[H, Q]`` along queries, or along heads with ``dim=0``."""
-    if len(parts) == 1:
-        return parts[0]
-    outputs, lses = zip(*parts, strict=True)
-    return torch.cat(outputs, dim=dim), torch.cat(lses, dim=dim)
-
-
-def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Repeat keys or values ``[..., G or H, K, d]`` for each of ``H`` query heads."""
-    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], dim=-3)
-
-
-def merge_adjacent(segments: Segments) -> list[tuple[int, int]]:
-    """Merge adjacent segments."""
-    spans: list[tuple[int, int]] = []
-    for begin, end in segments:
-        if spans and spans[-1][1] == begin:
-            begin = spans.pop()[0]
-        spans.append((begin, end))
-    return spans
-
-
-def causal_bounds(segments: Segments, queries: int, device: torch.device) -> KeyRanges:
-    """Return ``bounds`` for ``attend`` that are equivalent to ``causal``."""
-    begin, end = segments[-1]
-    first_hidden = torch.arange(end - begin - queries + 1, end - begin + 1, device=device)
-    return torch.zeros_like(first_hidden), first_hidden
-
-
-def visibility_mask(bounds: KeyRanges, keys: int) -> Tensor:
-    """Return bool ``[Q, K]``, true where a query may see a key."""
-    offsets = torch.arange(keys, device=bounds[0].device)
-    return (offsets >= bounds[0][:, None]) & (offsets < bounds[1][:, None])
-
-
 @dataclass(frozen=True)
 class Group:
     """Queries that see the same segments of keys: the last segment causally, all others fully.
@@ -297,6 +230,11 @@ class Visible:
     causal: bool = False
     bounds: KeyRanges | None = None
 
+    @property
+    def by_query(self) -> bool:
+        """Whether the positions of segments differ between queries."""
+        return self.starts is not None and self.starts.shape[1] > 1
+
 
 class EncodedKeys:
     """A growing buffer of encoded keys. Each decoding step encodes only the new keys."""
@@ -322,23 +260,3 @@ class EncodedKeys:
             self._buffer[..., self._count : total, :] = new
         self._count = total
         return self._buffer[..., :total, :]
-
-
-def portion_size(count: int, limit: int) -> int:
-    """Return the portion size that splits ``count`` items into the fewest portions of at most ``limit`` items."""
-    portions = -(-count // max(1, limit))
-    return -(-count // max(1, portions))
-
-
-@contextmanager
-def kernel_errors(backend: str, *errors: type[Exception]) -> Iterator[None]:
-    """Convert ``RuntimeError`` and ``errors`` to ``BackendError``. Errors for lack of memory stay unchanged."""
-    converted: tuple[type[Exception], ...] = (RuntimeError, *errors)
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except converted as error:
-        raise BackendError(
-            f"backend {backend!r} failed with {type(error).__name__}: {error}; use backend='torch'"
-        ) from error

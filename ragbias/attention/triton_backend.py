@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import inf
 from subprocess import SubprocessError
 from typing import Any, NamedTuple
@@ -22,14 +22,14 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from ragbias.attention import triton_kernels as kernels
-from ragbias.attention.keys import Group, Rotary, Scoring, Segments, Visible, kernel_errors
+from ragbias.attention.backends import kernel_errors
+from ragbias.attention.keys import Group, Rotary, Scoring, Segments, Visible
 
 INTERPRETED = not isinstance(kernels.attention, triton.JITFunction)
 PROGRAMS = 256  # minimum number of programs, about two per multiprocessor of a large GPU
 SPLITS = 64  # maximum number of parts into which keys are split, to use the whole GPU for few queries
 KEYS_PER_PIECE = 128  # number of keys in a piece if keys are split
 PACKED_ROWS = 64  # up to this number of rows, a tile contains all query heads of a key head
-WASTE = 1.2  # maximum growth of the total number of keys if the last block of each segment is padded to 64 keys
 MAX_LSES = 2**25  # maximum number of LSEs in memory
 
 Columns = tuple[tuple[int, int, int], ...]  # segments (begin, end, column)
@@ -54,6 +54,7 @@ class _Tables(NamedTuple):
     tiles: Tensor
     pieces: Tensor
     splits: int
+    spans: Tensor  # span of each group's queries in the output
 
 
 def attend(
@@ -63,12 +64,11 @@ def attend(
     segments, starts = visible.segments, visible.starts
     if starts is None:
         starts = positions.new_zeros(1, 1, len(segments))
-    sizes = _sizes(query, key, scoring, starts.shape[1] > 1, segments)
+    sizes = _sizes(query, key, scoring, starts.shape[1] > 1)
     columns = tuple((begin, end, column) for column, (begin, end) in enumerate(segments))
-    rows, heads = _count_rows_and_heads(query, key, sizes)
-    splits = _count_splits(-(-rows // sizes.rows) * heads, segments)
-    groups = (((0, query.shape[1]), columns),)
-    tables = _tables(groups, rows // query.shape[1], sizes.rows, splits, query.device)
+    factor = query.shape[0] // key.shape[0] if sizes.packed else 1
+    splits = _count_splits(query, factor, sizes.rows, segments)
+    tables = _tables((((0, query.shape[1]), columns),), factor, sizes.rows, splits, query.device)
     return _run(query, key, value, positions, scoring, replace(visible, starts=starts), tables, sizes)
 
 
@@ -76,7 +76,7 @@ def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
     """Implement ``primitive.attend_groups`` in one launch."""
-    sizes = _sizes(query, key, scoring, False, [span for group in groups for span in group.segments])
+    sizes = _sizes(query, key, scoring, False)
     column = itertools.count()  # numbers the segments of all groups
     shape = tuple((group.queries, tuple((*span, next(column)) for span in group.segments)) for group in groups)
     factor = query.shape[0] // key.shape[0] if sizes.packed else 1
@@ -159,12 +159,12 @@ def _softmax_shares(
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
     visible = [(begin, end) for _, segments in groups for begin, end, _ in segments]
-    sizes = _sizes(query, key, scoring, False, visible)
-    rows, launched = _count_rows_and_heads(query, key, sizes)
-    splits = _count_splits(-(-rows // sizes.rows) * launched, visible) if len(groups) == 1 else 1
-    tables = _tables(groups, group if sizes.packed else 1, sizes.rows, splits, query.device, whole=True)
+    sizes = _sizes(query, key, scoring, False)
+    factor = group if sizes.packed else 1
+    splits = _count_splits(query, factor, sizes.rows, visible) if len(groups) == 1 else 1
+    tables = _tables(groups, factor, sizes.rows, splits, query.device, whole=True)
+    spans = tables.spans
     count = sum(end - begin for (begin, end), _ in groups)
-    spans = _query_spans(tuple(queries for queries, _ in groups), query.device)
     masses = []
     step = group * max(1, MAX_LSES // (count * columns * group))  # query heads in one launch
     for first in range(0, heads, step):
@@ -192,15 +192,13 @@ def _softmax_shares(
     return masses[0] if len(masses) == 1 else torch.cat(masses)
 
 
-def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segments: Segments) -> _Sizes:
+def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool) -> _Sizes:
     """Choose block sizes for tensor cores from the shapes and the dtype, within the device's shared memory."""
     rows, dims = query.shape[1] * (query.shape[0] // key.shape[0]), _block_size(query.shape[2])
     small = dims > 128 or query.dtype == torch.float32
     packed = by_query or rows <= PACKED_ROWS
     block = min(64 if small or packed else 128, max(16, triton.next_power_of_2(rows if packed else query.shape[1])))
-    lengths = [end - begin for begin, end in segments]
-    filled = sum(-(-length // 64) * 64 for length in lengths)
-    keys = 32 if query.dtype == torch.float32 or filled > WASTE * sum(lengths) else 64
+    keys = 32 if query.dtype == torch.float32 else 64
     sizes = _Sizes(packed, block, keys, 2 if small else 3)
     return fit_sizes(sizes, _halves(scoring), query.shape[2], query.element_size(), *_shared_memory(query.device))
 
@@ -233,14 +231,9 @@ def _shared_memory(device: torch.device) -> tuple[float, int]:
     return memory, 0 if torch.cuda.get_device_capability(device) >= (9, 0) else 1
 
 
-def _count_rows_and_heads(query: Tensor, key: Tensor, sizes: _Sizes) -> tuple[int, int]:
-    """Return the number of rows per head, and the number of heads (key heads in a packed launch)."""
-    heads, groups = query.shape[0], key.shape[0]
-    return (query.shape[1] * (heads // groups), groups) if sizes.packed else (query.shape[1], heads)
-
-
-def _count_splits(programs: int, segments: Segments) -> int:
+def _count_splits(query: Tensor, rows_per_query: int, block: int, segments: Segments) -> int:
     """Return the number of parts into which keys are split, to run enough programs."""
+    programs = -(-query.shape[1] * rows_per_query // block) * (query.shape[0] // rows_per_query)
     keys = sum(end - begin for begin, end in segments)
     return max(1, min(SPLITS, -(-keys // KEYS_PER_PIECE), -(-PROGRAMS // programs)))
 
@@ -279,6 +272,7 @@ def _tables(
     """Build the tables in ``triton_kernels``. A tile has ``block`` rows. With ``whole``, each segment is one piece."""
     tiles: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
+    spans: list[tuple[int, int]] = []
     out, parts = 0, 1
     for (begin, end), segments in groups:
         first_piece = len(pieces)
@@ -292,12 +286,10 @@ def _tables(
         for first in range(0, (end - begin) * rows_per_query, block):
             for split, (low, high) in enumerate(ranges):
                 tiles.append((begin, end - begin, first, out, first_piece + low, first_piece + high, split))
+        spans.append((out, out + end - begin))
         out += end - begin
-    return _Tables(
-        torch.tensor(tiles, dtype=torch.int32, device=device),
-        torch.tensor(pieces or [(0,) * 5], dtype=torch.int32, device=device),
-        parts,
-    )
+    table = partial(torch.tensor, dtype=torch.int32, device=device)
+    return _Tables(table(tiles), table(pieces or [(0,) * 5]), parts, table(spans))
 
 
 def _split_evenly(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
@@ -325,14 +317,6 @@ def _other_documents(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[in
     """Return a group for each document: the document's tokens as queries, all other documents as segments."""
     numbered = [(begin, end, column) for column, (begin, end) in enumerate(spans)]
     return tuple((span, tuple(other for other in numbered if other[2] != i)) for i, span in enumerate(spans))
-
-
-@lru_cache(maxsize=64)
-def _query_spans(queries: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    """Return the span of each group's queries in the output, int32 ``[groups, 2]``."""
-    ends = torch.tensor([end - begin for begin, end in queries]).cumsum(0)
-    begins = torch.tensor([0, *ends[:-1].tolist()])
-    return torch.stack((begins, ends), dim=1).to(device, torch.int32)
 
 
 @lru_cache(maxsize=64)

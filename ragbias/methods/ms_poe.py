@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 from ragbias import attention
@@ -65,20 +64,20 @@ class MsPoE(AttentionMethod):
         check_whole_between("ms-poe: seed", self.seed, Bounds(0, 2**31 - 1))
 
     def attention(self, call: AttentionCall) -> Tensor:
-        return attend_with_ratios(call, partial(self._ratios, call.layer))
+        return attend_with_ratios(call, self._ratios)
 
-    def _ratios(self, layer: int, seq: SequenceCall) -> tuple[Tensor, Tensor]:
+    def _ratios(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         """Return the ratios of the query heads ``[H]`` and of the key heads ``[G]``."""
         group = seq.query.shape[0] // seq.key.shape[0]
         by_key = self.variant == "paper"
         if "ratios" not in seq.memory:
-            indices = self._indices(layer, seq, group if by_key else 1)
+            indices = self._indices(seq, group if by_key else 1)
             steps = max(1, len(indices) - 1 if by_key else len(indices))
             seq.memory["ratios"] = self.min_ratio + (self.max_ratio - self.min_ratio) * indices.float() / steps
         ratios = seq.memory["ratios"]
         return (ratios.repeat_interleave(group), ratios) if by_key else (ratios, ratios[::group])
 
-    def _indices(self, layer: int, seq: SequenceCall, group: int) -> Tensor:
+    def _indices(self, seq: SequenceCall, group: int) -> Tensor:
         """Return the number of steps from the smallest ratio to the ratio of each head: int64 ``[H / group]``."""
         import torch
 
@@ -88,7 +87,7 @@ class MsPoE(AttentionMethod):
         if self.heads == "reversed":
             return seq.arange(count).flip(0)
         if self.heads == "random":
-            drawn = random.Random(f"{self.seed} {layer}").sample(range(count), count)
+            drawn = random.Random(f"{self.seed} {seq.layer}").sample(range(count), count)
             return torch.tensor(drawn, device=seq.key.device)
         order = self._awareness(seq).view(count, group).sum(-1).argsort(descending=True, stable=True)
         return order if self.variant == "released" else order.argsort()
@@ -101,7 +100,7 @@ class MsPoE(AttentionMethod):
             keys = seq.scoring.encoding(seq.key, offsets)
             scores = attention.segment_scores(last, keys, positions=offsets[-1:], scoring=seq.scoring)
         else:
-            scores = attention.primitive.grouped_scores(last, seq.key, seq.scoring)
+            scores = attention.torch_backend.grouped_scores(last, seq.key, seq.scoring)
         weights = scores.softmax(-1)
         if self.heads == "entropy":
             return weights.xlogy(weights).sum(-1)[:, 0]

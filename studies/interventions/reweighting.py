@@ -67,7 +67,7 @@ def attend_with_bias(
             )
             for each in own:
                 scores[:, each.queries[positions]] += each.factors.log()
-            weighed, _ = attention.primitive.weigh(scores, value[index, :, layout.pad :])
+            weighed, _ = attention.torch_backend.weigh(scores, value[index, :, layout.pad :])
             output[index, positions - count] = weighed.transpose(0, 1)
     return output
 

@@ -5,9 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbias.attention import Encoding, Scoring, attend, fused, merge, primitive, segment_scores
+from ragbias.attention import Encoding, Scoring, attend, merge, segment_scores, torch_backend
 from ragbias.attention.keys import Alibi, EncodedKeys, Group, Rotary, rotate
-from ragbias.attention.primitive import attend_groups, document_mass, grouped_scores, segment_mass, weigh
+from ragbias.attention.primitive import attend_groups, document_mass, segment_mass
+from ragbias.attention.torch_backend import grouped_scores, weigh
 from ragbias.errors import ArgumentError
 
 HEADS, GROUPS, DIM = 4, 2, 8
@@ -159,12 +160,12 @@ def test_fused_backend_equals_the_reference(dtype, heads, seen, name, blocks, mo
         causal=seen == "causal",
         bounds=(lower, lower + torch.tensor([1, 2, 8, 1, 3, 3, 1])) if seen == "bounds" else None,
     )
-    monkeypatch.setattr(fused, "BLOCK", blocks)
-    monkeypatch.setattr(fused, "MAX_MOVED", blocks)
-    monkeypatch.setitem(primitive.MAX_SCORES, "cpu", blocks)
-    assert fused.available(query, arguments["scoring"])
+    monkeypatch.setattr(torch_backend, "BLOCK", blocks)
+    monkeypatch.setattr(torch_backend, "MAX_MOVED", blocks)
+    monkeypatch.setitem(torch_backend.MAX_SCORES, "cpu", blocks)
+    assert torch_backend.fused_available(query, arguments["scoring"])
     fast = attend(query, key, value, **arguments)
-    monkeypatch.setattr(fused, "available", lambda *_: False)
+    monkeypatch.setattr(torch_backend, "fused_available", lambda *_: False)
     slow = attend(query, key, value, **arguments)
     tolerance = 1e-5 if dtype == torch.float32 else 0.03
     torch.testing.assert_close(fast[0], slow[0], atol=tolerance, rtol=tolerance)
@@ -174,10 +175,10 @@ def test_fused_backend_equals_the_reference(dtype, heads, seen, name, blocks, mo
 @pytest.mark.parametrize("bounds", [False, True], ids=["causal", "bounds"])
 def test_a_single_causal_segment_needs_no_more_than_its_keys(bounds, monkeypatch):
     seen_keys = []
-    kernel = fused._flash
-    monkeypatch.setattr(fused, "BLOCK", 2)
+    kernel = torch_backend._flash
+    monkeypatch.setattr(torch_backend, "BLOCK", 2)
     monkeypatch.setattr(
-        fused, "_flash", lambda q, k, v, **rest: seen_keys.append(k.shape[2]) or kernel(q, k, v, **rest)
+        torch_backend, "_flash", lambda q, k, v, **rest: seen_keys.append(k.shape[2]) or kernel(q, k, v, **rest)
     )
     query, key, value = inputs(9, 9, seed=5)
     i = torch.arange(9)
@@ -215,7 +216,7 @@ def test_merging_parts_gives_attention_over_all_keys(cut, seed):
 @pytest.mark.parametrize("blocks", [2**20, 40], ids=["one block", "blocks of one query"])
 @pytest.mark.parametrize("queries", [1, 6])
 def test_segment_mass_is_the_softmax_summed_over_segments(queries, blocks, softcap, monkeypatch):
-    monkeypatch.setitem(primitive.MAX_SCORES, "cpu", blocks)
+    monkeypatch.setitem(torch_backend.MAX_SCORES, "cpu", blocks)
     segments = [(7, 10), (1, 6), (6, 7)]
     query, key, _ = inputs(queries, 12, seed=2)
     used = torch.cat([key[:, begin:end] for begin, end in segments], dim=1).repeat_interleave(HEADS // GROUPS, dim=0)
@@ -288,10 +289,10 @@ def groups_of(heads, sees_others):
 def test_groups_computed_together_equal_each_by_itself(moved, heads, sees_others, name, dtype, monkeypatch):
     query, key, value = (x.to(dtype) for x in inputs(30, 30, seed=7))
     scoring, groups = Scoring(ENCODINGS[name], SCALE), groups_of(heads, sees_others)
-    monkeypatch.setattr(fused, "MAX_MOVED", moved)
+    monkeypatch.setattr(torch_backend, "MAX_MOVED", moved)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     fast = attend_groups(query, key, value, groups, scoring)
-    monkeypatch.setattr(fused, "available", lambda *_: False)
+    monkeypatch.setattr(torch_backend, "fused_available", lambda *_: False)
     slow = attend_groups(query, key, value, groups, scoring)
     tolerance = 1e-5 if dtype == torch.float32 else 0.03
     torch.testing.assert_close(fast, slow, atol=tolerance, rtol=tolerance)
@@ -299,7 +300,7 @@ def test_groups_computed_together_equal_each_by_itself(moved, heads, sees_others
 
 @pytest.mark.parametrize("blocks", [2**20, 1500, 40], ids=["all at once", "some documents", "a query"])
 def test_document_mass_is_the_softmax_over_the_other_documents(blocks, monkeypatch):
-    monkeypatch.setitem(primitive.MAX_SCORES, "cpu", blocks)
+    monkeypatch.setitem(torch_backend.MAX_SCORES, "cpu", blocks)
     query, key, _ = inputs(30, 30, seed=8)
     scores = query @ key.repeat_interleave(HEADS // GROUPS, dim=0).transpose(-1, -2) * SCALE
     expected = torch.zeros(HEADS, len(SPANS), len(SPANS))
@@ -317,7 +318,7 @@ def test_document_mass_is_the_softmax_over_the_other_documents(blocks, monkeypat
 
 @pytest.mark.parametrize("sees_others", [True, False])
 def test_gradients_of_several_calls_equal_the_references(sees_others, monkeypatch):
-    monkeypatch.setattr(fused, "MAX_MOVED", 1)
+    monkeypatch.setattr(torch_backend, "MAX_MOVED", 1)
 
     def gradients():
         leaves = [x.requires_grad_() for x in inputs(30, 30, seed=9)]
@@ -325,7 +326,7 @@ def test_gradients_of_several_calls_equal_the_references(sees_others, monkeypatc
         return [leaf.grad for leaf in leaves]
 
     fast = gradients()
-    monkeypatch.setattr(fused, "available", lambda *_: False)
+    monkeypatch.setattr(torch_backend, "fused_available", lambda *_: False)
     torch.testing.assert_close(fast, gradients(), atol=1e-4, rtol=1e-4)
 
 
@@ -340,7 +341,7 @@ def test_queries_that_see_no_key_get_zeros(lower, upper, monkeypatch):
     fast = attend(query, key, value, **arguments)
     blind = [low >= min(high, 17) for low, high in zip(lower, upper, strict=True)] * 2
     assert torch.equal(fast[1].isinf(), torch.tensor(blind).expand(HEADS, -1))
-    monkeypatch.setattr(fused, "available", lambda *_: False)
+    monkeypatch.setattr(torch_backend, "fused_available", lambda *_: False)
     torch.testing.assert_close(fast, attend(query, key, value, **arguments), atol=1e-5, rtol=1e-5)
 
 

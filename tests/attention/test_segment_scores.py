@@ -5,7 +5,7 @@ import torch
 
 from ragbias.attention import Scoring
 from ragbias.attention.keys import Rotary
-from ragbias.attention.primitive import segment_scores
+from ragbias.attention.torch_backend import segment_scores
 
 SCORING = Scoring(Rotary(10000.0 ** -(torch.arange(4) / 4)), 0.3)
 EVEN = [(2 + 3 * index, 5 + 3 * index) for index in range(6)]  # more than there are key heads

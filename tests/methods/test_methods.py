@@ -213,9 +213,9 @@ def test_ms_poe_draws_a_random_order_by_seed_for_each_layer(llama):
         drawn = {}
 
         class Watched(MsPoE):
-            def _ratios(self, layer, seq):
-                found = super()._ratios(layer, seq)
-                drawn[layer] = found[1].tolist()
+            def _ratios(self, seq):
+                found = super()._ratios(seq)
+                drawn[seq.layer] = found[1].tolist()
                 return found
 
         with torch.no_grad(), ragbias.debias(llama, Watched(heads="random", layers=(0, None), seed=seed), spans):

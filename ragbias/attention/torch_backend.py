@@ -1,0 +1,274 @@
+"""Backend ``torch``: attention in PyTorch, on any device. For shapes and terms, see ``primitive``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ragbias.attention.keys import (
+    Group,
+    KeyRanges,
+    Scoring,
+    Segments,
+    Visible,
+    causal_bounds,
+    concatenate,
+    segment_of_key,
+    select,
+    visibility_mask,
+)
+
+FEW_QUERIES = 16  # up to this number of queries per key head, K @ Q.T is faster than Q @ K.T
+BLOCK = 256  # number of queries in a mask of the fused kernel
+MAX_MOVED = 2**21  # maximum number of key elements that a call moves, per thread; they should fit into a CPU cache
+MAX_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum number of scores in memory; on a CPU they should fit into a cache
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
+) -> tuple[Tensor, Tensor]:
+    """Implement ``primitive.attend``. Without a fused kernel, compute scores for blocks of queries, to save memory."""
+    if query.shape[1] > 1 and not visible.by_query and fused_available(query, scoring):
+        return _attend_fused(query, key, value, positions, scoring, visible)
+    segments, starts = visible.segments, visible.starts
+    limits = causal_bounds(segments, query.shape[1], key.device) if visible.causal else visible.bounds
+    parts = []
+    size = max(1, _max_scores(key) // max(1, query.shape[0] * sum(end - begin for begin, end in segments)))
+    for block in (slice(begin, begin + size) for begin in range(0, query.shape[1], size)):
+        scores = segment_scores(
+            query[:, block],
+            key,
+            positions=positions[block],
+            scoring=scoring,
+            segments=segments,
+            starts=starts[:, block] if starts is not None and visible.by_query else starts,
+            bias=visible.bias,
+            bounds=None if limits is None else (limits[0][block], limits[1][block]),
+        )
+        parts.append(weigh(scores, select(value, segments)))
+    return concatenate(parts)
+
+
+def attend_groups(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    groups: Sequence[Group],
+    scoring: Scoring,
+    attend: Callable[..., tuple[Tensor, Tensor]] = attend,
+) -> tuple[Tensor, Tensor]:
+    """Implement ``primitive.attend_groups`` with a backend's ``attend``."""
+    parts = []
+    for group in groups:
+        begin, end = group.queries
+        positions = torch.arange(group.position, group.position + end - begin, device=query.device)
+        visible = Visible(group.segments, group.starts[:, None], causal=True)
+        parts.append(attend(query[:, begin:end], key, value, positions, scoring, visible))
+    return concatenate(parts)
+
+
+def segment_scores(
+    query: Tensor,
+    key: Tensor,
+    *,
+    positions: Tensor,
+    scoring: Scoring,
+    segments: Segments | None = None,
+    starts: Tensor | None = None,
+    bias: Sequence[float] | None = None,
+    bounds: KeyRanges | None = None,
+) -> Tensor:
+    """Compute the scores of queries for the keys of segments. For the arguments, see ``attend``.
+
+    Returns:
+        float32 ``[H, Q, K]`` for the keys of all segments in order; ``-inf`` where a key is hidden.
+    """
+    segments = [(0, key.shape[1])] if segments is None else segments
+    if starts is None:
+        relative = positions.expand(len(segments), 1, -1)
+    else:
+        relative = (positions[:, None] - starts).permute(2, 0, 1)  # [n, H or 1, Q]
+    encoded = scoring.encoding(query, positions if starts is None else relative) * scoring.scale
+    queries = encoded.expand(len(segments), *query.shape)
+    pieces = []
+    for index, (begin, end) in enumerate(segments):
+        piece = _products(queries[index], key[:, begin:end])
+        by_distance = scoring.encoding.bias(relative[index], end - begin)
+        if by_distance is not None:
+            piece += by_distance
+        piece = _apply_softcap(piece, scoring.softcap)
+        if scoring.window is not None:
+            offsets = torch.arange(end - begin, device=piece.device)
+            piece.masked_fill_(relative[index][..., None] - offsets >= scoring.window, -torch.inf)
+        if bias is not None:
+            piece += bias[index]
+        pieces.append(piece)
+    if bounds is not None:
+        pieces[-1].masked_fill_(~visibility_mask(bounds, pieces[-1].shape[-1]), -torch.inf)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
+
+
+def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
+    """Compute scores, float32 ``[H, Q, K]``, of queries ``[H, Q, d]`` and keys ``[G, K, d]``, without encoding them.
+
+    ``scoring`` gives the scale and the softcap. Query heads that share a key head use it without copies.
+    """
+    return _apply_softcap(_products(query * scoring.scale, key), scoring.softcap)
+
+
+def _products(query: Tensor, key: Tensor) -> Tensor:
+    heads, queries, dim = query.shape
+    folded = query.reshape(len(key), -1, dim)
+    if folded.shape[1] <= FEW_QUERIES:
+        products = (key @ folded.transpose(-1, -2)).transpose(-1, -2)
+    else:
+        products = folded @ key.transpose(-1, -2)
+    return products.float().reshape(heads, queries, key.shape[1])
+
+
+def _apply_softcap(scores: Tensor, softcap: float | None) -> Tensor:
+    return scores if softcap is None else (scores / softcap).tanh() * softcap
+
+
+def weigh(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute ``softmax(scores) @ value`` and the LSE of scores ``[H, Q, K]``. Values are ``[G or H, K, d]``.
+
+    The results of a query that sees no key are zeros and ``-inf``.
+    """
+    lse = scores.logsumexp(-1)
+    weights = (scores - lse.clamp_min(torch.finfo(torch.float32).min)[..., None]).exp_().to(value.dtype)
+    heads, queries, keys = scores.shape
+    output = weights.view(value.shape[0], -1, keys) @ value
+    return output.view(heads, queries, -1), lse
+
+
+def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Merge outputs ``[H, Q, d]`` and LSEs ``[H, Q]`` of attention to disjoint sets of keys. The result is exact."""
+    outputs, lses = zip(*parts, strict=True)
+    lse = torch.stack(lses).logsumexp(0)
+    merged = sum(output.float() * (part - lse).exp()[..., None] for output, part in zip(outputs, lses, strict=True))
+    return merged.to(outputs[0].dtype), lse
+
+
+def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool) -> Tensor:
+    """Implement ``primitive.segment_mass``, for blocks of heads and queries, to save memory."""
+    keys = select(key, segments).float()
+    of_segment = one_hot(segment_of_key(segments, key.device), len(segments)).float()  # [K, n]
+    group = len(query) // len(key)
+    limit = _max_scores(key) // max(1, group * keys.shape[1])  # number of pairs of a query and a key head in one block
+    count = min(len(key), max(1, limit // max(1, query.shape[1])))  # number of key heads in one block
+    masses = []
+    for heads, of_heads in zip(keys.split(count), query.split(group * count), strict=True):
+        parts = []
+        for block in of_heads.split(max(1, limit // count), dim=1):
+            weights = grouped_scores(block.float(), heads, scoring)
+            weights = torch.softmax(weights, -1, out=weights)
+            parts.append((weights.sum(1, keepdim=True) if total else weights) @ of_segment)
+        masses.append(sum(parts[1:], parts[0]) if total else torch.cat(parts, dim=1))
+    return torch.cat(masses)
+
+
+def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
+    """Implement ``primitive.document_mass``."""
+    mass = query.new_zeros(query.shape[0], len(spans), len(spans), dtype=torch.float32)
+    for index, (begin, end) in enumerate(spans if len(spans) > 1 else ()):
+        others = [other for other in range(len(spans)) if other != index]
+        visible = [spans[other] for other in others]
+        mass[:, index, others] = segment_mass(query[:, begin:end], key, visible, scoring, True)[:, 0]
+    return mass
+
+
+def _max_scores(key: Tensor) -> int:
+    return MAX_SCORES["cpu" if key.device.type == "cpu" else "cuda"]
+
+
+def fused_available(query: Tensor, scoring: Scoring) -> bool:
+    """Whether the fused kernel supports the scoring and the query's device and dtype."""
+    supported = scoring.softcap is None and scoring.position_in_keys
+    return supported and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _attend_fused(
+    query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
+) -> tuple[Tensor, Tensor]:
+    """Compute ``attend`` with PyTorch's kernel for CPUs, if all queries of a head share the starts of segments.
+
+    The keys are rotated to their positions. The kernel computes no score matrix.
+    """
+    query = scoring.encoding(query, positions)
+    starts = None if visible.starts is None else visible.starts[:, 0]
+    segments, bias, bounds = visible.segments, visible.bias, visible.bounds
+    queries = query.shape[1]
+    if visible.causal and (len(segments) > 1 or queries != segments[0][1] - segments[0][0] or bias is not None):
+        bounds = causal_bounds(segments, queries, query.device)
+    if bounds is None and bias is None:
+        return _attend_moved(query, key, value, scoring, segments, starts, is_causal=visible.causal)
+    parts = []
+    for first in range(0, queries, BLOCK):
+        block = slice(first, first + BLOCK)
+        seen = segments
+        limits = None if bounds is None else (bounds[0][block], bounds[1][block])
+        if limits is not None and len(segments) == 1:
+            seen, limits = _narrow(segments[0], limits)
+        pieces = [query.new_zeros(len(positions[block]), end - begin) for begin, end in seen]
+        for piece, number in zip(pieces, bias or (), strict=False):
+            piece += number
+        if limits is not None:
+            pieces[-1].masked_fill_(~visibility_mask(limits, pieces[-1].shape[1]), -torch.inf)
+        order = sorted(range(len(seen)), key=seen.__getitem__)  # values of adjacent segments need no copy
+        mask = torch.cat([pieces[index] for index in order], dim=1)
+        spans = [seen[index] for index in order]
+        by_span = None if starts is None else starts[:, order]
+        output, lse = _attend_moved(query[:, block], key, value, scoring, spans, by_span, attn_mask=mask[None, None])
+        blind = mask.isneginf().all(-1)  # queries that see no key, which the kernel does not support
+        parts.append((output.masked_fill(blind[:, None], 0.0), lse.masked_fill(blind, -torch.inf)))
+    return concatenate(parts)
+
+
+def _narrow(segment: tuple[int, int], bounds: KeyRanges) -> tuple[Segments, KeyRanges]:
+    """Return the part of a segment that some query sees, and the bounds in this part."""
+    begin, end = segment
+    lower, upper = (bound.clamp(0, end - begin) for bound in bounds)
+    first = min(int(lower.min()), end - begin - 1)
+    return [(begin + first, begin + max(int(upper.max()), first + 1))], (lower - first, upper - first)
+
+
+def _attend_moved(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scoring: Scoring,
+    segments: Segments,
+    starts: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Move the segments to ``starts`` ``[H or 1, n]``, and call the kernel, for some key heads at a time."""
+    value = select(value, segments)
+    group = len(query) // len(key)
+    count = len(key)  # number of key heads at a time
+    if starts is not None and len(starts) > 1:
+        count = max(1, MAX_MOVED * torch.get_num_threads() // (group * value.shape[1] * query.shape[-1]))
+    parts = []
+    for begin in range(0, len(key), count):
+        heads, query_heads = slice(begin, begin + count), slice(group * begin, group * (begin + count))
+        if starts is None:
+            moved = select(key[heads], segments)
+        else:
+            moved = scoring.encoding.move(key[heads], segments, starts if len(starts) == 1 else starts[query_heads])
+        # a key head and its query heads form a batch entry, which avoids copies of keys and values
+        keys = moved.unflatten(0, (len(key[heads]), -1)).expand(-1, group, -1, -1)
+        folded = query[query_heads].unflatten(0, (-1, group))
+        output, lse = _flash(folded, keys, value[heads, None].expand_as(keys), scale=scoring.scale, **options)
+        parts.append((output.flatten(0, 1), lse.flatten(0, 1)))
+    return concatenate(parts, dim=0)
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """Make the last dimension contiguous, as PyTorch's kernel assumes, and call the kernel."""
+    contiguous = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    result: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*contiguous, **options)
+    return result
