@@ -266,7 +266,7 @@ class DebiasedLM:
         answering = self._accept([request], settings)
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
-            on_text = None if request.method.acts_on == "answers" else emit
+            on_text = None if request.method.votes else emit
             return replace(answering, cancelled=cancelled, on_text=on_text).run_batches([request])[0]
 
         return Stream(job, request.report)
@@ -340,7 +340,7 @@ class DebiasedLM:
         """
         check_text("the continuation", continuation)
         request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
-        if request.method.acts_on == "answers":
+        if request.method.votes:
             raise MethodError(f"{request.method.name} votes on answers and gives no score; pass another method")
         target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
         check_length(longest_prompt(request.method, request.tokens), self.window, len(target))
@@ -375,7 +375,7 @@ class DebiasedLM:
 
     def _build_request(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
         method = origin.method_requested
-        if self.cache is not None and (method.acts_on != "nothing" or method == self.method):
+        if self.cache is not None and (not method.is_plain or method == self.method):
             warn_if_unused(self.cache, method)
         return build_request(self.model, self.tokenizer, origin, self.backend, cancelled)
 

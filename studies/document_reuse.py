@@ -30,7 +30,7 @@ from ragbias.generation import Request
 from ragbias.generation.request import check_length, longest_prompt
 from ragbias.generation.scoring import continuation_ids, score_continuations
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, NoMethod, parse_methods
+from ragbias.methods import JointMethod, Method, NoMethod, parse_methods
 from studies import arguments_of
 
 LESS_PROBABLE = 0.10  # nats that a known answer may lose, about a tenth of its probability
@@ -131,7 +131,7 @@ def measure(
 def _method_without_reuse(case: AuditCase) -> Method:
     """Return the pipeline's method. If it reuses documents or runs several prompts, return the plain model's."""
     method = case.recorded.request.origin.method_requested
-    return NoMethod() if method.reusable_documents or method.acts_on in ("tokens", "answers") else method
+    return NoMethod() if method.reusable_documents or method.votes or isinstance(method, JointMethod) else method
 
 
 def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:

@@ -48,7 +48,7 @@ from ragbias.evaluation.report.figures import (
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
 from ragbias.evaluation.tasks.task import spread_positions
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, NoMethod, get
+from ragbias.methods import AttentionMethod, Method, NoMethod, get
 from studies import arguments_of
 from studies.layer_attention import check_equally_many
 from studies.pictures import COLOURS, add_title, save_pair
@@ -151,7 +151,7 @@ def intervals(values: Tensor) -> list[Estimate]:
 
 def check_acts_on_attention(method: Method) -> None:
     """Raise ``MethodError`` for a method that does not act on the model's attention."""
-    if method.acts_on != "attention" and method != NoMethod():
+    if not isinstance(method, AttentionMethod) and method != NoMethod():
         raise MethodError(f"{method.name} does not change attention; expected none or a method that acts on attention")
 
 

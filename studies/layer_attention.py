@@ -19,7 +19,7 @@ from ragbias.evaluation.measures.metrics import find_source
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.generation import Request
 from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionCall, AttentionMethod, Method
+from ragbias.methods import AttentionCall, AttentionMethod, JointMethod, Method
 from ragbias.prompt import TokenisedPrompt
 from studies.interventions import Intervened, Intervention
 from studies.interventions.intervened import PlainAttention
@@ -298,7 +298,7 @@ def _average_view(
 
 def check_single_prompt(method: Method, label: str = "") -> None:
     """Raise ``MethodError`` for a method that runs several prompts, because it has no single attention."""
-    if method.acts_on in ("tokens", "answers"):
+    if method.votes or isinstance(method, JointMethod):
         raise MethodError(f"{label or method.name} runs several prompts, so it has no single attention; leave it out")
 
 

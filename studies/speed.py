@@ -35,7 +35,7 @@ from ragbias.evaluation.cost import (
 )
 from ragbias.evaluation.report.tables import make_table
 from ragbias.files import writing
-from ragbias.methods import DEFAULT_METHOD, JointMethod, Method, NoMethod
+from ragbias.methods import DEFAULT_METHOD, AttentionMethod, JointMethod, Method, NoMethod
 from studies import arguments_of
 from studies import speed_inputs as inputs
 from studies.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
@@ -195,9 +195,9 @@ def prepare_methods(settings: SpeedSettings, joint: bool = False) -> tuple[dict[
         config = inputs.load_config(settings.model)
     text = config.get_text_config()
     for label, method in methods.items():
-        if method.acts_on == "nothing" or (joint and isinstance(method, JointMethod)):
+        if method.is_plain or (joint and isinstance(method, JointMethod)):
             continue
-        if method.acts_on != "attention" or method.selective:
+        if not isinstance(method, AttentionMethod) or method.selective:
             raise MethodError(
                 f"{label} needs several passes, but this study times single passes; use `ragbias bench`, which "
                 "measures the cost of every method on a task's prompts"

@@ -47,7 +47,7 @@ def interleave(
     methods that do not change the model.
     """
     measured: dict[str | None, Method] = {None: NoMethod()}
-    measured.update((label, method) for label, method in methods.items() if method.acts_on != "nothing")
+    measured.update((label, method) for label, method in methods.items() if not method.is_plain)
     taken: Measurements = {label: [] for label in measured}
     for item in inputs:
         for label, method in measured.items():

@@ -27,6 +27,7 @@ from ragbias.generation.decoding import (
 )
 from ragbias.generation.request import Generation, Request, Usage
 from ragbias.generation.scoring import logprobs_of
+from ragbias.methods import JointMethod
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Answering:
 
     def run_batches(self, requests: Sequence[Request]) -> list[Generation]:
         """Return one answer per request. A method that votes returns the elected answer."""
-        candidates = [[] if request.method.acts_on == "tokens" else request.candidates() for request in requests]
+        candidates = [[] if isinstance(request.method, JointMethod) else request.candidates() for request in requests]
         flat = [candidate for group in candidates for candidate in group]
         generated: dict[int, Generation] = {}
         window = window_of(self.model.config)

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from ragbias.checks import FLOAT32_MAX, check_whole, is_number, is_whole
 from ragbias.display import did_you_mean, shown
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.methods import Method
+from ragbias.methods import AttentionMethod, JointMethod, Method
 
 
 class SamplingArguments(TypedDict, total=False):
@@ -266,9 +266,9 @@ class GenerationSettings:
         if name := next((name for name in UNSUPPORTED if extra.get(name) not in (None, False, "hybrid")), ""):
             raise ArgumentError(f"model.generation_config.{name}={shown(extra[name])} is not supported; set it to None")
         vocabulary = model.config.get_text_config().vocab_size
-        order_free = method.invariant and method.acts_on == "attention"  # other invariant methods fix the order
+        order_free = method.invariant and isinstance(method, AttentionMethod)  # other invariant methods fix the order
         reason = "sequences of tokens cross document borders, so the answer would depend on the order of the documents"
-        if joint := method.acts_on == "tokens":
+        if joint := isinstance(method, JointMethod):
             reason = "each document's prompt would forbid different sequences"
         for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
             if (order_free or joint) and (extra.get(name) or 0) > 1:

@@ -134,11 +134,11 @@ def build_request(
         ran,
         why_plain,
         spans=tuple(tokens.spans),
-        backend=backend_of(model, backend) if ran.acts_on == "attention" else "",
+        backend=backend_of(model, backend) if isinstance(ran, AttentionMethod) else "",
         order=order,
         segmentation_changed=tokens.ids != plain.ids,
     )
-    return Request(tokens, NoMethod() if ran.acts_on == "order" else ran, report, origin)
+    return Request(tokens, NoMethod() if ran.reorders else ran, report, origin)
 
 
 def _choose_more_confident(

@@ -81,7 +81,7 @@ def _logprobs(
     cache: DocumentCache | None,
 ) -> list[Tensor]:
     """Return log-probabilities ``[orders, len(target), V]`` for each target. Only a vote has several orders."""
-    method = NoMethod() if request.method.acts_on == "answers" else request.method
+    method = NoMethod() if request.method.votes else request.method
     parts = [_logits(model, method, part.tokens, targets, backend, cache) for part in request.candidates()]
     by_target = [torch.stack(logits) for logits in zip(*(logits for logits, _ in parts), strict=True)]
     if isinstance(method, JointMethod):

@@ -221,9 +221,24 @@ class Method(_WithReader):
     source: str
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the plain model runs on the prompt as it is."""
+        return self.acts_on == "nothing"
+
+    @property
+    def reorders(self) -> bool:
+        """Whether the plain model runs on reordered documents."""
+        return self.acts_on == "order"
+
+    @property
+    def votes(self) -> bool:
+        """Whether the method chooses between answers to several orders of the documents."""
+        return self.acts_on == "answers"
+
+    @property
     def takes_reader(self) -> bool:
-        """Whether the method supports reader adapters, as the plain model and most attention methods do."""
-        return self.acts_on == "nothing" or (self.acts_on == "attention" and self.needs_documents)
+        """Whether the method supports reader adapters."""
+        return self.is_plain
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> Self:
@@ -263,6 +278,10 @@ class AttentionMethod(Method):
     positions: Literal["none", "model"] = "none"
     default_layers = "all"
     layers: LayerRange | None = None
+
+    @property
+    def takes_reader(self) -> bool:
+        return self.needs_documents
 
     def attention(self, call: AttentionCall) -> Tensor:
         """Compute the layer's attention output, ``[batch, queries, heads, d]``."""

@@ -171,7 +171,7 @@ class Intervened(AttentionMethod):
 
 def _make_attention_method(name: str | Method) -> AttentionMethod:
     method = get(name)
-    if method.acts_on == "nothing":
+    if method.is_plain:
         return PlainAttention()
     if not isinstance(method, AttentionMethod) or method.selective:
         raise MethodError(f"{method.name}: interventions act inside the model, on a single prompt; use another method")

@@ -202,7 +202,7 @@ def _computation_key(request: Request) -> Hashable:
     prompts = [candidate.tokens for candidate in request.candidates()]
     if isinstance(method, AttentionMethod) and method.invariant:  # these methods read a canonical order
         prompts = [prompt.reordered(method.document_order(prompt.documents)) for prompt in prompts]
-    plain = method.acts_on in ("nothing", "order")
+    plain = method.is_plain or method.reorders
     return "" if plain else str(method), *((*prompt.ids, *(() if plain else prompt.spans)) for prompt in prompts)
 
 

@@ -80,7 +80,7 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
         return Recommendation(decision, None, _explain_too_few(audit, unchanged))
     problem = f"You have the problem: {_describe_flips(unchanged)}."
     outcomes = audit.outcomes.items()
-    others = {name: other for name, other in outcomes if name != label and other.method.acts_on != "nothing"}
+    others = {name: other for name, other in outcomes if name != label and not other.method.is_plain}
     helpful = {name: other for name, other in others.items() if _reduces_flips(other, unchanged)}
     safe = {name: other for name, other in helpful.items() if consistent or not may_lose(other)}
     if not safe:
@@ -92,7 +92,7 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
     def rank(name: str) -> tuple[float, float, bool, float]:
         outcome = safe[name]
         gain = 0.0 if consistent or outcome.better is None else outcome.better.estimate
-        return -gain, outcome.headline.flips.estimate, outcome.method.acts_on == "order", time_ratios.get(name, 1.0)
+        return -gain, outcome.headline.flips.estimate, outcome.method.reorders, time_ratios.get(name, 1.0)
 
     best = min(safe, key=rank)
     text = f"{problem} {_describe_method(best, safe[best], time_ratios.get(best))}"
@@ -164,7 +164,7 @@ def _describe_method(label: str, outcome: Outcome, ratio: float | None) -> str:
         f"{label} reduces this share to {outcome.headline.flips.estimate:.0%}, but changes "
         f"{outcome.changed.estimate:.0%} of the current answers{costs}."
     )
-    if outcome.method.acts_on == "order":
+    if outcome.method.reorders:
         text += (
             " It only fixes the order: answers are consistent, but the model still overlooks documents at some "
             "positions."

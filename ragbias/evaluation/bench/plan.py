@@ -95,7 +95,7 @@ def _build_record(
     case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
     answer = written or (gold.answer if gold else None)
     assert answer is not None  # a unit has at least one measure
-    unchanged = range(len(ran.documents)) if method.acts_on == "nothing" else ()
+    unchanged = range(len(ran.documents)) if method.is_plain else ()
     return Record(
         id=case.id,
         task=unit.task.name,

@@ -145,7 +145,7 @@ class Judge(Task):
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
         requests = [lm.prepare(self.prompt(lm, case), documents=case.documents, method=method) for case in cases]
-        groups = [request.candidates() if request.method.acts_on == "answers" else [request] for request in requests]
+        groups = [request.candidates() if request.method.votes else [request] for request in requests]
         decoding = {"max_new_tokens": self.max_new_tokens} if self.explain else _verdict_decoding(lm)
         outputs = iter(lm.batch([request for group in groups for request in group], batch_size=batch_size, **decoding))
         return [
