@@ -138,33 +138,41 @@ class Binding(PlainBinding):
             if (cache := kwargs.get("past_key_values")) is not None:
                 self._sessions.pop(cache, None)  # the cache's next tokens run without this method
             return None
+        kwargs["past_key_values"] = cache = self._cache_for(kwargs)
         name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
         tokens: Tensor = kwargs[name]
-        cache = kwargs.get("past_key_values")
+        seen = 0 if cache is None else int(cache.get_seq_length())
+        if seen == 0:
+            session = open_session(self.method, self._spans, tokens, kwargs.get("attention_mask"))
+            if session.permutation is not None:
+                kwargs[name] = _gather_columns(tokens, session.permutation)
+        else:
+            session = self._session_of(cache, seen, len(tokens))
+        session.seen = seen + tokens.shape[1]
+        self._pass.session, self._pass.prefill = session, seen == 0
+        return (), kwargs
+
+    def _cache_for(self, kwargs: dict[str, Any]) -> Any:
+        """Return the cache for a forward pass. It stores all keys, even if the model has sliding windows."""
+        cache, use_cache = kwargs.get("past_key_values"), kwargs.get("use_cache")
         if getattr(cache, "is_compileable", False):
             raise UnsupportedModelError(f"{type(cache).__name__} is not supported; use the default dynamic cache")
-        if self._slides:
-            cache = self._with_full_layers(cache, kwargs.get("use_cache"))
-            kwargs = {**kwargs, "past_key_values": cache}
-        seen = 0 if cache is None else int(cache.get_seq_length())
-        self._pass.prefill = seen == 0
-        if self._pass.prefill:
-            self._pass.session = open_session(self.method, self._spans, tokens, kwargs.get("attention_mask"))
-            if self._pass.session.permutation is not None:
-                tokens = _gather_columns(tokens, self._pass.session.permutation)
-        else:
-            self._pass.session = self._sessions.get(cache)
-            if self._pass.session is None or self._pass.session.seen != seen:
-                raise BindingError(
-                    f"the cache contains {seen} tokens that did not run under this debias(); pass the whole prompt "
-                    "in one forward pass, without a filled cache and without chunked prefill"
-                )
-            self._check_sequences(self._pass.session, cache, len(tokens))
-        self._pass.session.seen = seen + tokens.shape[1]
-        return (), {**kwargs, name: tokens}
+        if not self._slides:
+            return cache
+        if cache is None:
+            return DynamicCache() if (self._use_cache if use_cache is None else use_cache) else None
+        if cache.get_seq_length() == 0:
+            cache.layers = [DynamicLayer() if layer.is_sliding else layer for layer in cache.layers]
+        return cache
 
-    def _check_sequences(self, session: Session, cache: Any, batch: int) -> None:
-        """Raise an error if sequences of the cache were repeated, dropped or moved since the prefill."""
+    def _session_of(self, cache: Any, seen: int, batch: int) -> Session:
+        """Return the session of a filled cache. Raise ``BindingError`` if other code filled or reordered the cache."""
+        session = self._sessions.get(cache)
+        if session is None or session.seen != seen:
+            raise BindingError(
+                f"the cache contains {seen} tokens that did not run under this debias(); pass the whole prompt "
+                "in one forward pass, without a filled cache and without chunked prefill"
+            )
         moved = batch != len(session.layouts)
         if not moved and session.last_keys is not None:
             moved = not torch.allclose(self._last_keys(cache, session), session.last_keys, rtol=1e-2, atol=1e-2)
@@ -173,19 +181,12 @@ class Binding(PlainBinding):
                 f"the cache's sequences are not those of the {len(session.layouts)} prompts that ran under this "
                 "debias(); pass each sequence as a separate prompt"
             )
+        return session
 
     def _last_keys(self, cache: Any, session: Session) -> Tensor:
         column = session.layouts[0].pad + session.layouts[0].length - 1  # the same column in every sequence
         keys: Tensor = cache.layers[max(self.layers.values())].keys
         return keys[:, :, column]
-
-    def _with_full_layers(self, cache: Any, use: bool | None) -> Any:
-        """Return the cache for this pass. Its layers store all keys, even if the model uses sliding windows."""
-        if cache is None:
-            return DynamicCache() if (self._use_cache if use is None else use) else None
-        if cache.get_seq_length() == 0:
-            cache.layers = [DynamicLayer() if layer.is_sliding else layer for layer in cache.layers]
-        return cache
 
     def end_forward(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """End a forward pass: record the cache, and restore the original order of tokens in the output."""

@@ -27,8 +27,7 @@ from ragbias.attention import Scoring
 from ragbias.attention.backends import choose_backend
 from ragbias.binding.architectures import Architecture, architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding, PlainBinding, activate, active_binding_of, binding_of
-from ragbias.binding.session import no_documents_error
-from ragbias.errors import MethodError, UnsupportedModelError
+from ragbias.errors import MethodError, NoDocumentsError, UnsupportedModelError
 from ragbias.methods import AttentionMethod, Method, get
 from ragbias.prompt import Span, check_spans
 
@@ -62,7 +61,7 @@ def attach(
     model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
 ) -> AbstractContextManager[None]:
     """Like ``debias``, but the caller has already checked the spans. For ``private``, see ``Binding``."""
-    if method.acts_on == "nothing":
+    if method.is_plain:
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
         decoder: nn.Module = model.get_decoder()
@@ -72,8 +71,10 @@ def attach(
             f"{method.name} acts on whole prompts, not inside the model; "
             "use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )
-    if method.needs_documents and not spans:
-        raise no_documents_error(method.name)
+    if method.needs_documents and not (spans and all(spans)):
+        raise NoDocumentsError(
+            f"{method.name} needs to know which tokens are documents; pass spans=[(begin, end), ...] in tokens"
+        )
     return hooked(Binding(model, method, spans, private, backend))
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ragbias.errors import BindingError, NoDocumentsError, SpanError
+from ragbias.errors import BindingError, SpanError
 from ragbias.methods import AttentionMethod, SequenceLayout
 from ragbias.prompt import Span
 
@@ -38,7 +38,7 @@ def open_session(method: AttentionMethod, spans: list[list[Span]], tokens: Tenso
     for index, pad in enumerate(_count_padding(mask, batch, length)):
         columns = spans[index // repeat] if spans else []
         if method.needs_documents:
-            _check_spans(method, columns, pad, length)
+            _check_spans(columns, pad, length)
         order = list(range(len(columns)))
         if method.invariant:
             order = method.document_order([_sort_key(tokens[index, begin:end]) for begin, end in columns])
@@ -58,9 +58,7 @@ def _sort_key(document: Tensor) -> Sequence[Any]:
     return [embedding.tobytes() for embedding in document.float().cpu().numpy()]
 
 
-def _check_spans(method: AttentionMethod, spans: list[Span], pad: int, length: int) -> None:
-    if not spans:
-        raise no_documents_error(method.name)
+def _check_spans(spans: list[Span], pad: int, length: int) -> None:
     for left, right in itertools.pairwise(spans):
         if left[1] != right[0]:
             raise SpanError(
@@ -93,13 +91,4 @@ def _count_padding(attention_mask: AttentionMask, batch: int, length: int) -> li
             raise BindingError(
                 f"sequence {index} has padding that is not on the left; set tokenizer.padding_side = 'left'"
             )
-        if pad == length:
-            raise BindingError(f"sequence {index} has only padding")
     return pads
-
-
-def no_documents_error(method: str) -> NoDocumentsError:
-    """Create the error for a method that needs spans and got none."""
-    return NoDocumentsError(
-        f"{method} needs to know which tokens are documents; pass spans=[(begin, end), ...] in tokens"
-    )
