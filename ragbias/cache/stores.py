@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import socket
 import stat
 import threading
+import time
+import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -28,7 +29,7 @@ from ragbias.files import irregular_kind
 
 SUFFIX = ".states.safetensors"  # differs from files of weights, which must never be removed; change it with the format
 BROKEN = ".states.broken"
-HOST = socket.gethostname()
+ABANDONED = 3_600  # seconds without a write after which an incomplete file is removed
 Shapes = Sequence[tuple[int, int, int]]  # for each layer, the shape of its keys, and of its values
 Dtypes = Collection[torch.dtype]  # allowed dtypes of keys and values; all if empty
 SPARE = 0.05  # share of the budget that a process may write before it counts all files again
@@ -114,9 +115,9 @@ class FolderStore:
 
     def _remove_incomplete(self) -> None:
         for temporary in self.path.glob("*.tmp"):
-            host, _, pid = temporary.name.removesuffix(".tmp").split(".", 1)[-1].rpartition("-")
-            if host == HOST and pid.isdigit() and not _is_running(int(pid)):
-                temporary.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another process finished or removed it
+                if time.time() - temporary.stat().st_mtime > ABANDONED:
+                    temporary.unlink()
 
     def files(self) -> Iterator[tuple[Path, float, int]]:
         """Yield file, time of last use and size in bytes of each entry."""
@@ -159,7 +160,7 @@ class FolderStore:
             return
         self._make_room(states.nbytes)
         self.path.mkdir(parents=True, exist_ok=True)  # another process may have removed it
-        temporary = self.path / f"{key}-{threading.get_ident()}.{HOST}-{os.getpid()}.tmp"
+        temporary = self.path / f"{key}-{uuid.uuid4().hex}.tmp"
         try:
             write_entry(temporary, key, states)
             with self._lock:
@@ -225,13 +226,3 @@ def _checksum(key: str, tensors: dict[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # a process of another user
-    return True
