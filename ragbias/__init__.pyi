@@ -4,14 +4,10 @@ from ragbias import binding as binding
 from ragbias import boundaries as boundaries
 from ragbias import cache as cache
 from ragbias import errors as errors
-from ragbias import evaluation as evaluation
 from ragbias import frameworks as frameworks
 from ragbias import generation as generation
-from ragbias import lm as lm
 from ragbias import methods as methods
-from ragbias import models as models
 from ragbias import prompt as prompt
-from ragbias import readers as readers
 from ragbias.adaptation.run import adapt as adapt
 from ragbias.binding.hooks import debias as debias
 from ragbias.boundaries import documents as documents

@@ -40,10 +40,6 @@ def method_names() -> list[str]:
 
 def method_class(name: str) -> type[Method]:
     """Return the class of the method with this name. Raise ``UnknownMethodError`` if there is none."""
-    if isinstance(name, type) and issubclass(name, Method):
-        raise UnknownMethodError(f"{name.__name__} is a class; pass an instance, e.g. {name.__name__}()")
-    if not isinstance(name, str):
-        raise UnknownMethodError(f"expected a method's name or an instance, got {name!r}; 'none' runs the plain model")
     if name in methods.METHODS:
         return methods.METHODS[name]
     if name in _entry_points():
@@ -93,10 +89,13 @@ def get(
     """
     if method is None:
         method = methods.default_method(model_name)
-    if not isinstance(method, Method):
-        if not isinstance(method, str):
-            method_class(method)  # raises the error for this type
+    if isinstance(method, str):
         method = _parse(without_blanks(method), model_name)
+    if not isinstance(method, Method):
+        raise UnknownMethodError(
+            f"method={method!r}; expected a name such as 'pine', or an instance such as Pine(); "
+            "'none' runs the plain model"
+        )
     if reader is not None and not isinstance(reader, (str, os.PathLike)):
         raise MethodError(f"reader={reader!r}; expected the path of a folder")
     method = replace(method, reader=os.fspath(reader)) if reader else method

@@ -12,7 +12,7 @@ from typing import Any
 from ragbias import limits
 from ragbias.checks import check_between, check_whole
 from ragbias.errors import MethodError
-from ragbias.files import irregular_kind, write_atomically
+from ragbias.files import write_atomically
 from ragbias.models.named import PACKAGED
 
 VERSION = 1
@@ -67,31 +67,13 @@ class Profile:
         Raises:
             MethodError: the file cannot be read or is invalid; the message names the file and the field.
         """
-        expected = "expected a JSON file that `ragbias calibrate --out` wrote"
-        if kind := irregular_kind(Path(path)):
-            raise MethodError(f"profile {path} is {kind}; {expected}")
         try:
-            data = json.loads(Path(path).read_text())
-        except (OSError, ValueError, RecursionError) as error:
-            raise MethodError(f"profile {path} cannot be read: {error}; {expected}") from error
-        try:
-            return cls.from_dict(data)
+            return _from_dict(json.loads(Path(path).read_text()))
         except MethodError as error:
             raise MethodError(f"profile {path}: {error}; recreate it with `ragbias calibrate --out`") from error
-
-    @classmethod
-    def from_dict(cls, data: Any) -> Profile:
-        """Create a profile from the result of ``as_dict``."""
-        if not isinstance(data, dict):
-            raise MethodError(f"expected a JSON object, got {type(data).__name__}")
-        if missing := [name for name in ("version", *FIELDS) if name not in data]:
-            raise MethodError(f"field {', '.join(missing)} is missing")
-        if type(data["version"]) is not int or data["version"] != VERSION:
-            raise MethodError(f"version={data['version']!r}; expected {VERSION}, the version of this release")
-        values: dict[str, Any] = {
-            name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in FIELDS
-        }
-        return cls(**values, measured={name: data[name] for name in data if name not in ("version", *FIELDS)})
+        except (OSError, ValueError, RecursionError) as error:
+            expected = "expected a JSON file that `ragbias calibrate --out` wrote"
+            raise MethodError(f"profile {path} cannot be read: {error}; {expected}") from error
 
     def as_dict(self) -> dict[str, Any]:
         """Return the profile as JSON-compatible data."""
@@ -103,6 +85,19 @@ class Profile:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the profile as JSON, atomically."""
         write_atomically(Path(path), (json.dumps(self.as_dict(), indent=1) + "\n").encode())
+
+
+def _from_dict(data: Any) -> Profile:
+    if not isinstance(data, dict):
+        raise MethodError(f"expected a JSON object, got {type(data).__name__}")
+    if missing := [name for name in ("version", *FIELDS) if name not in data]:
+        raise MethodError(f"field {', '.join(missing)} is missing")
+    if type(data["version"]) is not int or data["version"] != VERSION:
+        raise MethodError(f"version={data['version']!r}; expected {VERSION}, the version of this release")
+    values: dict[str, Any] = {
+        name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in FIELDS
+    }
+    return Profile(**values, measured={name: data[name] for name in data if name not in ("version", *FIELDS)})
 
 
 def shipped_profiles() -> dict[str, Profile]:
