@@ -28,9 +28,10 @@ def attend(
         return torch_backend.attend(query, key, value, positions, scoring, visible)
     segments = visible.segments
     starts = positions.new_zeros(1, len(segments)) if visible.starts is None else visible.starts[:, 0]
-    moved, values = scoring.encoding.move(key, segments, starts), select(value, segments)
+    query, moved = scoring.encoding.move(scoring.encoding(query, positions), key, segments, starts)
+    values = select(value, segments)
     heads = max(len(moved), len(values))  # keys and values need the same number of heads
-    tensors = scoring.encoding(query, positions), repeat_heads(moved, heads), repeat_heads(values, heads)
+    tensors = query, repeat_heads(moved, heads), repeat_heads(values, heads)
     queries, keys = query.shape[1], moved.shape[1]
     with kernel_errors("flash"):
         output, lse, _ = flash_attn_varlen_func(

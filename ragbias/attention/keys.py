@@ -68,13 +68,14 @@ class Encoding:
         """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""
         return x
 
-    def move(self, key: Tensor, segments: Segments, starts: Tensor) -> Tensor:
+    def move(self, query: Tensor, key: Tensor, segments: Segments, starts: Tensor) -> tuple[Tensor, Tensor]:
         """Select segments of keys ``[G, K, d]``, and move each segment to its position in ``starts``.
 
         ``starts`` are int64 ``[H or 1, n]``, non-negative. The result ``[H or G, K', d]`` has ``G`` heads if all heads
-        share the starts, or if keys have no position encoding.
+        share the starts, or if keys have no position encoding. The dimensions of the keys, and of the encoded queries
+        that are also returned, may be reordered.
         """
-        return select(key, segments)
+        return query, select(key, segments)
 
     def divided(self, by: float) -> Encoding:
         """Return the encoding to use if a layer divides its scores by ``by``. ALiBi divides its slopes."""
@@ -109,12 +110,25 @@ class Rotary(Encoding):
         cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._cos_sin_from_table(positions)
         return rotate(x, cos * self.scaling, sin * self.scaling, self.interleaved)
 
-    def move(self, key: Tensor, segments: Segments, starts: Tensor) -> Tensor:
-        cos, sin = self._cos_sin_from_table(starts)  # without scaling, which the keys already have
-        turns = (x.index_select(1, segment_of_key(segments, key.device)) for x in (cos, sin))  # [H or 1, K', r/2]
+    def move(self, query: Tensor, key: Tensor, segments: Segments, starts: Tensor) -> tuple[Tensor, Tensor]:
+        turns = torch.complex(*self._cos_sin_from_table(starts))  # without scaling, which the keys already have
+        turns = turns.index_select(1, segment_of_key(segments, key.device))  # [H or 1, K', r/2]
+        query, key = self._with_adjacent_pairs(query), self._with_adjacent_pairs(select(key, segments))[:, None]
+        size = 2 * turns.shape[-1]
+        pairs = torch.view_as_complex(key[..., :size].float().unflatten(-1, (-1, 2)))
         heads = max(1, len(starts) // len(key))  # query heads of a key head
-        cos, sin = (x.unflatten(0, (-1, heads)) for x in turns)
-        return rotate(select(key, segments)[:, None], cos, sin, self.interleaved).flatten(0, 1)
+        moved = torch.view_as_real(pairs * turns.unflatten(0, (-1, heads))).flatten(-2).to(key.dtype)
+        if size < key.shape[-1]:
+            moved = torch.cat((moved, key[..., size:].expand(*moved.shape[:-1], -1)), dim=-1)
+        return query, moved.flatten(0, 1)
+
+    def _with_adjacent_pairs(self, x: Tensor) -> Tensor:
+        """Reorder the dimensions of ``x`` ``[..., d]`` so that the two of a rotary pair are adjacent."""
+        if self.interleaved:
+            return x
+        size = 2 * self.frequencies.shape[-1]
+        pairs = x[..., :size].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+        return pairs if size == x.shape[-1] else torch.cat((pairs, x[..., size:]), dim=-1)
 
     def _cos_sin_from_table(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         low, high = torch.stack(positions.aminmax()).tolist()

@@ -24,7 +24,7 @@ from ragbias.attention.keys import (
 
 FEW_QUERIES = 16  # up to this number of queries per key head, K @ Q.T is faster than Q @ K.T
 BLOCK = 256  # number of queries in a mask of the fused kernel
-MAX_MOVED = 2**21  # maximum number of key elements that a call moves, per thread; they should fit into a CPU cache
+MAX_MOVED = 2**19  # maximum number of key elements that a call moves, per thread; they should fit into a CPU cache
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum number of scores in memory; on a CPU they should fit into a cache
 
 
@@ -197,74 +197,59 @@ def _attend_fused(
 ) -> tuple[Tensor, Tensor]:
     """Compute ``attend`` with PyTorch's kernel for CPUs, if all queries of a head share the starts of segments.
 
-    The keys are rotated to their positions. The kernel computes no score matrix.
+    The keys are rotated to their positions, for some key heads at a time. The kernel computes no score matrix.
     """
-    query = scoring.encoding(query, positions)
-    starts = None if visible.starts is None else visible.starts[:, 0]
-    segments, bias, bounds = visible.segments, visible.bias, visible.bounds
-    queries = query.shape[1]
-    if visible.causal and (len(segments) > 1 or queries != segments[0][1] - segments[0][0] or bias is not None):
-        bounds = causal_bounds(segments, queries, query.device)
-    if bounds is None and bias is None:
-        return _attend_moved(query, key, value, scoring, segments, starts, is_causal=visible.causal)
-    parts = []
-    for first in range(0, queries, BLOCK):
-        block = slice(first, first + BLOCK)
-        seen = segments
-        limits = None if bounds is None else (bounds[0][block], bounds[1][block])
-        if limits is not None and len(segments) == 1:
-            seen, limits = _narrow(segments[0], limits)
-        pieces = [query.new_zeros(len(positions[block]), end - begin) for begin, end in seen]
-        for piece, number in zip(pieces, bias or (), strict=False):
-            piece += number
-        if limits is not None:
-            pieces[-1].masked_fill_(~visibility_mask(limits, pieces[-1].shape[1]), -torch.inf)
-        order = sorted(range(len(seen)), key=seen.__getitem__)  # values of adjacent segments need no copy
-        mask = torch.cat([pieces[index] for index in order], dim=1)
-        spans = [seen[index] for index in order]
-        by_span = None if starts is None else starts[:, order]
-        output, lse = _attend_moved(query[:, block], key, value, scoring, spans, by_span, attn_mask=mask[None, None])
-        blind = mask.isneginf().all(-1)  # queries that see no key, which the kernel does not support
-        parts.append((output.masked_fill(blind[:, None], 0.0), lse.masked_fill(blind, -torch.inf)))
-    return concatenate(parts)
-
-
-def _narrow(segment: tuple[int, int], bounds: KeyRanges) -> tuple[Segments, KeyRanges]:
-    """Return the part of a segment that some query sees, and the bounds in this part."""
-    begin, end = segment
-    lower, upper = (bound.clamp(0, end - begin) for bound in bounds)
-    first = min(int(lower.min()), end - begin - 1)
-    return [(begin + first, begin + max(int(upper.max()), first + 1))], (lower - first, upper - first)
-
-
-def _attend_moved(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scoring: Scoring,
-    segments: Segments,
-    starts: Tensor | None,
-    **options: Any,
-) -> tuple[Tensor, Tensor]:
-    """Move the segments to ``starts`` ``[H or 1, n]``, and call the kernel, for some key heads at a time."""
-    value = select(value, segments)
-    group = len(query) // len(key)
-    count = len(key)  # number of key heads at a time
+    query, starts = scoring.encoding(query, positions), visible.starts
+    group, count = len(query) // len(key), len(key)  # query heads of a key head, and key heads at a time
     if starts is not None and len(starts) > 1:
-        count = max(1, MAX_MOVED * torch.get_num_threads() // (group * value.shape[1] * query.shape[-1]))
+        keys = sum(end - begin for begin, end in visible.segments)
+        count = max(1, MAX_MOVED * torch.get_num_threads() // (group * keys * query.shape[-1]))
+    order = sorted(range(len(visible.segments)), key=visible.segments.__getitem__)  # adjacent segments need no copy
+    spans = [visible.segments[index] for index in order]
+    values = select(value, spans)
     parts = []
     for begin in range(0, len(key), count):
         heads, query_heads = slice(begin, begin + count), slice(group * begin, group * (begin + count))
-        if starts is None:
-            moved = select(key[heads], segments)
-        else:
-            moved = scoring.encoding.move(key[heads], segments, starts if len(starts) == 1 else starts[query_heads])
+        queries, moved = query[query_heads], select(key[heads], spans) if starts is None else key[heads]
+        if starts is not None:
+            of_heads = starts[:, 0] if len(starts) == 1 else starts[query_heads, 0]
+            queries, moved = scoring.encoding.move(queries, moved, spans, of_heads[:, order])
         # a key head and its query heads form a batch entry, which avoids copies of keys and values
-        keys = moved.unflatten(0, (len(key[heads]), -1)).expand(-1, group, -1, -1)
-        folded = query[query_heads].unflatten(0, (-1, group))
-        output, lse = _flash(folded, keys, value[heads, None].expand_as(keys), scale=scoring.scale, **options)
+        folded = queries.unflatten(0, (-1, group))
+        keys_by_head = moved.unflatten(0, (len(folded), -1)).expand(-1, group, -1, -1)
+        inputs = folded, keys_by_head, values[heads, None].expand_as(keys_by_head)
+        output, lse = _attend_visible(*inputs, scoring.scale, visible, order)
         parts.append((output.flatten(0, 1), lse.flatten(0, 1)))
     return concatenate(parts, dim=0)
+
+
+def _attend_visible(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, visible: Visible, order: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Call the kernel for ``[G, H / G, Q or K, d]``. The keys are those of the visible segments in this order."""
+    segments, bounds, count = visible.segments, visible.bounds, query.shape[2]
+    if visible.causal and (len(segments) > 1 or count != key.shape[2] or visible.bias is not None):
+        bounds = causal_bounds(segments, count, key.device)
+    if bounds is None and visible.bias is None:
+        return _flash(query, key, value, scale=scale, is_causal=visible.causal)
+    parts = []
+    for block in (slice(begin, begin + BLOCK) for begin in range(0, count, BLOCK)):
+        pieces = [query.new_zeros(query[:, :, block].shape[2], end - begin) for begin, end in segments]
+        for piece, bias in zip(pieces, visible.bias or (), strict=False):
+            piece += bias
+        keys = slice(None)
+        if bounds is not None:
+            seen = visibility_mask((bounds[0][block], bounds[1][block]), pieces[-1].shape[1])
+            pieces[-1].masked_fill_(~seen, -torch.inf)
+            if len(segments) == 1 and len(used := seen.any(0).nonzero()):  # skip keys that no query sees
+                keys = slice(int(used[0]), int(used[-1]) + 1)
+        mask = torch.cat([pieces[index] for index in order], dim=1)[:, keys]
+        output, lse = _flash(
+            query[:, :, block], key[:, :, keys], value[:, :, keys], scale=scale, attn_mask=mask[None, None]
+        )
+        blind = mask.isneginf().all(-1)  # queries that see no key, which the kernel does not support
+        parts.append((output.masked_fill(blind[:, None], 0.0), lse.masked_fill(blind, -torch.inf)))
+    return concatenate(parts, dim=2)
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:

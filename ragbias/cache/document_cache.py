@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -15,7 +15,7 @@ from ragbias.cache.stores import BrokenEntryError, Dtypes, FolderStore, MemorySt
 from ragbias.call_site import warn
 from ragbias.checks import is_whole
 from ragbias.display import shown
-from ragbias.errors import ArgumentError, DocumentCacheWarning
+from ragbias.errors import ArgumentError, DocumentCacheWarning, WrongTypeError
 
 MEMORY = "2GB"
 DISK = "20GB"
@@ -193,6 +193,12 @@ class DocumentCache:
         with self._lock:
             self._counts[lookup] += 1
             self._counts[tokens] += count
+
+    def __getstate__(self) -> NoReturn:
+        raise WrongTypeError(
+            "a DocumentCache, or a model with one, cannot be pickled or copied; create another cache in the other "
+            "process: caches can share a folder"
+        )
 
     def __repr__(self) -> str:
         size = tqdm.format_sizeof(self._memory.nbytes, "B")

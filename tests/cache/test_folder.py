@@ -1,10 +1,13 @@
 """Entries in a folder are complete or absent, whatever happens to the files."""
 
+import copy
 import os
+import pickle
 
 import pytest
 import torch
 
+from ragbias import DebiasedLM
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import parse_size
 from ragbias.cache.stores import FolderStore, States, write_entry
@@ -106,6 +109,13 @@ def test_a_full_folder_is_not_listed_at_each_put(tmp_path, monkeypatch):
     for at in range(200):
         store.put(f"m-{at}", states())
     assert len(listings) < 60 and 90 < len(list(files(store))) <= 100
+
+
+def test_a_cache_says_that_it_cannot_be_pickled_or_copied(lm):
+    cached = DebiasedLM(lm.model, lm.tokenizer, cache=DocumentCache())
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="a DocumentCache, or a model with one, cannot be pickled"):
+            copied(cached)
 
 
 def test_the_least_recently_used_leave_when_the_budget_is_full(tmp_path):
