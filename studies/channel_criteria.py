@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = arguments_of(__doc__)
     parser.add_argument("--model", required=True, help="name or folder")
     parser.add_argument("--data", type=Path, help="JSON lines with question, documents, answer and gold (an index)")
-    parser.add_argument("--task", choices=("kv", "tiny", "data"), help="questions; default: by model, or the data")
+    parser.add_argument("--task", choices=("kv", "tiny"), help="questions; default: by model")
     parser.add_argument("--strings", type=int, default=500, help="number of random token strings")
     parser.add_argument("--length", type=int, help="tokens per string; default: 1000, or the window if smaller")
     parser.add_argument("--questions", type=int, help="drawn questions; default: 100, or 40 for tiny")

@@ -162,8 +162,8 @@ class _Search:
     def _measure(
         self, name: str, comparison: Comparison, method: Method, advance: Callable[[int], None]
     ) -> dict[str, list[float]]:
-        measure = partial(comparison.figures, method, advance)
-        figures: dict[str, list[float]] = self._results.get_or_measure(name, advance, len(comparison.samples), measure)
+        figures: dict[str, list[float]] = self._results.get_or_measure(name, partial(comparison.figures, method))
+        advance(len(comparison.samples))
         return figures
 
 
@@ -178,7 +178,7 @@ class Comparison:
         self._lm, self.samples = lm, samples
         self._plain: list[Tensor] = []  # one float32 [V] per sample so far, on the CPU to save GPU memory
 
-    def figures(self, method: Method, advance: Callable[[int], None] = lambda _: None) -> dict[str, list[float]]:
+    def figures(self, method: Method) -> dict[str, list[float]]:
         """Measure KL(plain || method) of the next token and the mean loss of an answer token, per sample, in nats."""
         figures: dict[str, list[float]] = {"divergence": [], "loss": []}
         for index, sample in enumerate(self.samples):
@@ -188,7 +188,6 @@ class Comparison:
             answer = torch.tensor(sample.answer, device=logprobs.device)
             figures["divergence"].append(kl(self._plain[index].to(logprobs.device), logprobs[0]))
             figures["loss"].append(-float(logprobs.gather(1, answer[:, None]).mean()))
-            advance(1)
         return figures
 
     def _logprobs(self, sample: Sample, method: Method, target: Sequence[int]) -> Tensor:
@@ -211,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--method", choices=SPACES, required=True, help="method to tune")
     parser.add_argument("--out", type=Path, required=True, help="JSON file of the record")
     parser.add_argument("--data", type=Path, help="JSON lines with question, documents, answer and gold (an index)")
-    parser.add_argument("--task", choices=("kv", "tiny", "data"), help="questions; default: by model, or the data")
+    parser.add_argument("--task", choices=("kv", "tiny"), help="questions; default: by model")
     parser.add_argument("--questions", type=int, help="drawn questions; default: 100, or 40 for tiny")
     parser.add_argument("--documents", type=int, help="documents of a drawn question; default: by task")
     parser.add_argument("--depths", type=int, default=5, help="positions of the gold document")

@@ -67,21 +67,14 @@ def _search(
 
     def measure(stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Losses:
         """Measure the loss of every sample with every method."""
-        advance = partial(progress, stage, len(samples))
-
-        def measure_sample(sample: Sample) -> list[float]:
-            by_method = measure_losses(lm.model, sample, methods)
-            advance(1)
-            return by_method
-
-        by_sample = [
-            results.get_or_measure(f"{stage}: {index}", advance, 1, partial(measure_sample, sample))
-            for index, sample in enumerate(samples if methods else ())
-        ]
+        by_sample = []
+        for index, sample in enumerate(samples if methods else ()):
+            losses = partial(measure_losses, lm.model, sample, methods)
+            by_sample.append(results.get_or_measure(f"{stage}: {index}", losses))
+            progress(stage, len(samples), 1)
         return {method: [values[index] for values in by_sample] for index, method in enumerate(methods)}
 
-    advance = partial(progress, "random strings", plan.strings)
-    states = results.states(advance, plan.strings, lambda: mean_states(lm, plan, advance))
+    states = results.states(lambda: mean_states(lm, plan, partial(progress, "random strings", plan.strings)))
     ranking = rank_channels(states, MAX_CANDIDATES, variant=plan.variant)
 
     first_layers = paper_layers(lm.model.config.get_text_config().num_hidden_layers)
@@ -91,13 +84,8 @@ def _search(
     scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
     measured |= measure("factors", choose, [method for method in scaled if method not in measured])
 
-    advance_layers = partial(progress, "retrieving layers", len(choose))
-    attention = results.get_or_measure(
-        "attention",
-        advance_layers,
-        len(choose),
-        lambda: gold_attention(lm.model, choose, plan.batch_size, advance_layers),
-    )
+    advance = partial(progress, "retrieving layers", len(choose))
+    attention = results.get_or_measure("attention", lambda: gold_attention(lm.model, choose, plan.batch_size, advance))
     ranges = layer_ranges(attention)
     moved = [replace(_find_best(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
     measured |= measure("layers", choose, [method for method in moved if method not in measured])

@@ -44,11 +44,6 @@ def print_record(record: Mapping[str, Any], console: Console) -> None:
         figures = [f"{tried['loss']:.4f}", f"{tried['difference']:+.4f}", f"{tried['standard_error']:.4f}"]
         table.add_row(str(tried["channel"]), f"{tried['factor']:g}", "{}-{}".format(*tried["layers"]), *figures)
     console.print(table)
-    correlation = record["channel_search"]["position_correlation"]
-    strongest = max((abs(r), channel) for channel, layers in correlation.items() for r in layers.values())
-    console.print(f"Strongest correlation with the position: {strongest[0]:.2f} (channel {strongest[1]})")
-    ranges = ", ".join(f"{name} {low}-{high}" for name, (low, high) in record["layer_search"]["ranges"].items())
-    console.print(f"Layers compared: {ranges}")
     check = record["check"]
     first, last = record["layers"]
     console.print(

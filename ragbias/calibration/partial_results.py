@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ragbias.display import describe_changes
 from ragbias.errors import MethodError
-from ragbias.files import irregular_kind, replacing, write_atomically
+from ragbias.files import replacing, write_atomically
 
 Floats = NDArray[np.float64]
 RESTART = "start again with --restart"
@@ -25,26 +25,21 @@ class PartialResults:
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
-        self._file, self._states_file = _results_file(out), out.with_name(out.name + ".partial.npy")
+        self._file, self._states_file = (out.with_name(f"{out.name}.partial.{end}") for end in ("json", "npy"))
         self._settings = json.loads(json.dumps(settings))
         if restart:
             self.remove()
         self.results: dict[str, Any] = self._read()
 
-    def save_result(self, name: str, value: Any) -> None:
-        self.results[name] = value
-        self._write()
-
-    def get_or_measure(self, name: str, advance: Callable[[int], None], steps: int, measure: Callable[[], Any]) -> Any:
-        """Return the saved result ``name`` and advance progress by ``steps``. If it is missing, measure and save it."""
-        if name in self.results:
-            advance(steps)
-        else:
-            self.save_result(name, measure())
+    def get_or_measure(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Return the saved result ``name``. If there is none, measure and save it."""
+        if name not in self.results:
+            self.results[name] = measure()
+            self._write()
         return self.results[name]
 
-    def states(self, advance: Callable[[int], None], steps: int, measure: Callable[[], Floats]) -> Floats:
-        """Return the saved hidden states, or measure and save them. See ``get_or_measure``."""
+    def states(self, measure: Callable[[], Floats]) -> Floats:
+        """Return the saved hidden states. If there are none, measure and save them."""
         if not self._states_file.exists():
             states = measure()
             self._write()  # records the settings that the states depend on
@@ -52,7 +47,6 @@ class PartialResults:
             with replacing(self._states_file) as temporary, temporary.open("wb") as file:
                 np.save(file, states)
             return states
-        advance(steps)
         try:
             return np.asarray(np.load(self._states_file), dtype=np.float64)
         except (OSError, ValueError, EOFError) as error:
@@ -69,12 +63,10 @@ class PartialResults:
         if not self._file.exists():
             self._states_file.unlink(missing_ok=True)  # its settings are unknown
             return {}
-        if kind := irregular_kind(self._file):
-            raise MethodError(f"{self._file} is {kind}; remove it")
         try:
             data = json.loads(self._file.read_text())
             settings, results = dict(data["settings"]), dict(data["results"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise MethodError(f"{self._file} cannot be read: {error}; {RESTART}") from error
         if settings != self._settings:
             changed = "; ".join(describe_changes(settings, self._settings))
@@ -83,12 +75,3 @@ class PartialResults:
                 f"settings, or {RESTART}"
             )
         return results
-
-
-def has_partial_results(out: Path) -> bool:
-    """Whether an unfinished calibration for the profile ``out`` exists."""
-    return _results_file(out).exists()
-
-
-def _results_file(out: Path) -> Path:
-    return out.with_name(out.name + ".partial.json")

@@ -20,7 +20,7 @@ RESERVED_TOKENS = 200  # for instruction, question and answer
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """Settings of a calibration. See ``ragbias calibrate --help``. ``plan`` replaces empty values and 0 by defaults."""
+    """Settings of a calibration; see ``ragbias calibrate --help``. An empty value or 0 selects the default."""
 
     model: str
     task: str = ""
@@ -36,29 +36,20 @@ class CalibrationSettings:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.task == "data" and self.data is None:
-            raise ArgumentError("calibrate: task='data' needs a file; pass its path as data (--data FILE)")
-        if self.data is not None and self.task not in ("", "data"):
-            raise ArgumentError(
-                f"calibrate: task={self.task!r} draws its own questions; leave out data={str(self.data)!r}"
-            )
-        if self.data is not None and not self.data.is_file():
-            raise ArgumentError(
-                f"calibrate: data={str(self.data)!r} is not a file; expected JSON lines with one question a line"
-            )
+        if self.data is not None and self.task not in ("", "data"):  # "data" is set by ``plan``
+            raise ArgumentError(f"task={self.task!r} draws its own questions; leave out task, or data={self.data}")
 
     def plan(self, window: int) -> CalibrationSettings:
         """Fill in the defaults that depend on the model and its window. Equal plans give equal results."""
         if self.length > window:
-            raise ArgumentError(f"calibrate: length={self.length}, but the model's window is {window} tokens")
+            raise ArgumentError(f"length={self.length}, but the model's window is {window} tokens")
         task = self.task or ("data" if self.data else "tiny" if self.model == "tiny" else "kv")
         length, questions = self.length or min(1000, window), self.questions or DEFAULT_QUESTIONS[task]
         return replace(self, task=task, length=length, questions=questions)
 
     def as_dict(self) -> dict[str, Any]:
         """Return, as JSON data, the settings that affect the results. A data file becomes its name and SHA-256."""
-        plain = {**vars(self)}
-        del plain["batch_size"]
+        plain = {name: value for name, value in vars(self).items() if name != "batch_size"}
         if self.data is not None:
             plain["data"] = {"file": self.data.name, "sha256": hashlib.sha256(self.data.read_bytes()).hexdigest()}
         return plain

@@ -20,19 +20,23 @@ def _check_profile(context: typer.Context, path: Path) -> Path | None:
     return terminal.check_file(context, path)
 
 
-DTYPE = "Dtype of the weights: auto, float32, bfloat16 or float16."
-
-
 def calibrate(
     context: typer.Context,
     model: Annotated[str, typer.Option(help=terminal.MODELS)],
     out: Annotated[Path, typer.Option(help="Profile to write. A plot is saved next to it.", callback=_check_profile)],
     task: Annotated[
-        Literal["kv", "tiny", "data"] | None,
-        typer.Option(help="Calibration set: kv (JSON key-value retrieval), tiny, or data. Default: by model."),
+        Literal["kv", "tiny"] | None,
+        typer.Option(
+            help="Calibration set: kv (JSON key-value retrieval) or tiny (the world of tiny). Default: by model."
+        ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Calibration set: JSON lines with question, documents, answer, gold (an index).")
+        Path | None,
+        typer.Option(
+            help="Calibration set: JSON lines with question, documents, answer, gold (an index).",
+            exists=True,
+            dir_okay=False,
+        ),
     ] = None,
     strings: Annotated[int, integer(Bounds(1, 1_000_000), "Number of random token strings; 2000 in the paper.")] = 500,
     length: Annotated[int | None, integer(limits.STRING_LENGTH, "Tokens per string. Default: up to 1000.")] = None,
@@ -41,7 +45,9 @@ def calibrate(
     depths: Annotated[int, integer(limits.DEPTHS, "Number of evenly spread gold positions.")] = 5,
     seed: Annotated[int, integer(limits.SEED, "Seed for strings and questions.")] = 0,
     batch_size: Annotated[int, integer(limits.BATCH, "Sequences per batch.")] = 8,
-    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help=DTYPE)] = "auto",
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="Dtype of the weights.")
+    ] = "auto",
     variant: Annotated[
         Literal["released", "paper"], typer.Option(help="Channel search: released (the authors' code) or paper.")
     ] = "released",
@@ -57,7 +63,6 @@ def calibrate(
     from ragbias.calibration import calibration_report as report
     from ragbias.calibration.algorithm import calibrate as search
     from ragbias.calibration.channel_search import NoPositionalChannelError
-    from ragbias.calibration.partial_results import has_partial_results
     from ragbias.calibration.settings import CalibrationSettings
     from ragbias.evaluation.report.figures import save_figure
 
@@ -71,10 +76,6 @@ def calibrate(
     except NoPositionalChannelError as error:
         terminal.console.print(f"No profile is written: {error}")
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        if has_partial_results(out):
-            terminal.console.print("Stopped. Repeat the command to resume, or delete the results with --restart.")
-        raise
     report.print_record(record, terminal.console)
     terminal.console.print(f"Written: {out}")
     terminal.write_json(record, json_path)

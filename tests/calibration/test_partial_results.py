@@ -1,7 +1,6 @@
 """Files that an unfinished calibration leaves on disk."""
 
 import multiprocessing
-import os
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from ragbias.calibration import algorithm
 from ragbias.calibration.algorithm import calibrate
 from ragbias.calibration.channel_search import NoPositionalChannelError, rank_channels
-from ragbias.calibration.partial_results import PartialResults, has_partial_results
+from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.settings import CalibrationSettings
 from ragbias.errors import ArgumentError, DataError, MethodError
 from support.concurrency import side_by_side
@@ -18,15 +17,13 @@ from support.concurrency import side_by_side
 def test_results_and_states_are_read_again_and_removed(tmp_path):
     out = tmp_path / "profile.json"
     first = PartialResults(out, {"seed": 1})
-    first.save_result("loss", [1.5, 2.5])
-    first.states(lambda steps: None, 7, lambda: np.ones((2, 3)))
+    first.get_or_measure("loss", lambda: [1.5, 2.5])
+    first.states(lambda: np.ones((2, 3)))
     again = PartialResults(out, {"seed": 1})
-    assert again.results == {"loss": [1.5, 2.5]}
-    advanced = []
-    assert np.array_equal(again.states(advanced.append, 7, list), np.ones((2, 3))) and advanced == [7]
-    assert has_partial_results(out)
+    assert again.get_or_measure("loss", list) == [1.5, 2.5]
+    assert np.array_equal(again.states(list), np.ones((2, 3)))
     again.remove()
-    assert not has_partial_results(out) and list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY cut off", b"no array"])
@@ -35,7 +32,7 @@ def test_damaged_states_are_named_with_the_remedy(tmp_path, content):
     partial = PartialResults(out, {"seed": 1})
     (tmp_path / "profile.json.partial.npy").write_bytes(content)
     with pytest.raises(MethodError, match=r"partial\.npy cannot be read.*--restart"):
-        partial.states(lambda steps: None, 1, list)
+        partial.states(list)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +41,6 @@ def test_damaged_states_are_named_with_the_remedy(tmp_path, content):
         ("{", "cannot be read.*--restart"),
         ('{"settings": [], "results": {"loss": [1.5', "cannot be read: .*--restart"),
         ('{"settings": [5], "results": {}}', "cannot be read: .*--restart"),
-        pytest.param("[" * 100_000, "cannot be read: .*--restart", id="deep"),
     ],
 )
 def test_damaged_results_are_named_with_the_remedy(tmp_path, content, words):
@@ -53,15 +49,9 @@ def test_damaged_results_are_named_with_the_remedy(tmp_path, content, words):
         PartialResults(tmp_path / "profile.json", {"seed": 1})
 
 
-def test_results_that_are_a_pipe_are_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "profile.json.partial.json")
-    with pytest.raises(MethodError, match=r"partial\.json is a named pipe; remove it"):
-        PartialResults(tmp_path / "profile.json", {"seed": 1})
-
-
 def test_other_settings_are_refused_by_name_until_a_restart(tmp_path):
     out = tmp_path / "profile.json"
-    PartialResults(out, {"seed": 1, "layers": (1, 2)}).save_result("loss", [1.0])
+    PartialResults(out, {"seed": 1, "layers": (1, 2)}).get_or_measure("loss", lambda: [1.0])
     assert PartialResults(out, {"seed": 1, "layers": (1, 2)}).results == {"loss": [1.0]}
     with pytest.raises(MethodError, match="seed was 1 and is 2 now.*--restart"):
         PartialResults(out, {"seed": 2, "layers": (1, 2)})
@@ -71,7 +61,8 @@ def test_other_settings_are_refused_by_name_until_a_restart(tmp_path):
 def write_often(out):
     partial = PartialResults(out, {"seed": 1})
     for step in range(300):
-        partial.save_result(f"loss {step % 50}", list(range(50)))
+        partial.results.pop(f"loss {step % 50}", None)
+        partial.get_or_measure(f"loss {step % 50}", lambda: list(range(50)))
 
 
 def test_two_processes_on_one_output_do_not_disturb_each_other(tmp_path):
