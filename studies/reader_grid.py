@@ -79,7 +79,7 @@ def train_reader(lm: DebiasedLM, run: Run, training: Training, cache: DocumentCa
     """Write the reader of a run to a folder, as ``ragbias adapt`` does, without a receipt."""
     objective: Any = "distil" if run.objective == FREE else run.objective
     settings = AdaptSettings(run.method, objective, steps=run.steps, rank=run.rank, seed=run.seed)
-    reader, checkpoint, begun = Reader(lm, run.rank, run.seed), folder / "checkpoint.safetensors", time.monotonic()
+    reader, checkpoint, begun = Reader(lm, run.rank, run.seed), folder / "checkpoint.pt", time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
 
     def after_step(step: int, loss: float) -> None:

@@ -30,7 +30,7 @@ ENDINGS = (
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt with documents. ``gold`` and ``answers`` may be unknown.
+    """A prompt with documents, for training or for the receipt.
 
     Attributes:
         gold: index of the document that contains the answer; None if unknown.

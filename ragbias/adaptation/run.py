@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 import shutil
 from collections.abc import Callable, Sequence
@@ -22,7 +21,6 @@ from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import BATCH, Lesson, make_lessons
 from ragbias.adaptation.training import RESTART, Reader, damage_errors, train
 from ragbias.cache import DocumentCache
-from ragbias.checks import check_text
 from ragbias.data.questions import Question
 from ragbias.errors import DataError, PromptTooLongError, ReaderError
 from ragbias.extras import require
@@ -38,7 +36,6 @@ FEWEST_HELD_OUT, MOST_HELD_OUT = 5, 40
 FEWEST_EXAMPLES, MOST_EXAMPLES = 300, 800  # by default
 HELD_OUT_FILE = "held-out.jsonl"
 SETTINGS = "settings.json"  # file of an unfinished training
-TEMPORARY_FILES = "lesson-", "checkpoint.", "reader"  # prefixes of the other files of an unfinished training
 CHECKPOINT_STEPS = 10  # steps between checkpoints
 CACHE_MEMORY = "6GB"  # for states of documents
 Progress = Callable[[str, int, int], None]  # phase, finished steps, all steps
@@ -70,8 +67,9 @@ def adapt(
         the receipt, which ``reader.json`` also contains.
 
     Raises:
-        ArgumentError, DataError: see ``plan_of``.
-        ReaderError: see ``plan_of``, or an unfinished training in this folder is damaged or has other settings.
+        DataError: there are too few questions, or the objective needs unknown answers.
+        ReaderError: the folder contains a finished reader, other files, or an unfinished training that is damaged or
+            has other settings.
         MissingExtraError: peft is not installed.
     """
     peft = require("peft", "adapt")
@@ -91,7 +89,7 @@ def adapt(
     def after_step(step: int, loss: float) -> None:
         progress(f"Training (loss {loss:.2f})", step, options.steps)
 
-    checkpoint = partial / "checkpoint.safetensors"
+    checkpoint = partial / "checkpoint.pt"
     train(lm, method, reader, prompts, lessons, options, cache, checkpoint, CHECKPOINT_STEPS, after_step)
     record = {
         "method": options.method,
@@ -124,16 +122,9 @@ class AdaptPlan(NamedTuple):
 
 
 def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSettings, restart: bool) -> AdaptPlan:
-    """Validate settings, questions and folder without loading a model, and create the folder.
-
-    Raises:
-        ArgumentError: the folder's name is not UTF-8.
-        DataError: there are too few questions, a question is invalid, or the objective needs unknown answers.
-        ReaderError: ``out`` is not a folder, or contains a finished reader or other files.
-    """
-    check_text("out", str(out))  # safetensors reads only paths in UTF-8
+    """Resolve the settings, split the questions and create the folder, without a model. For errors, see ``adapt``."""
     folder = Path(out).expanduser()
-    usable = [_check_question(question) for question in questions if len(question.documents) >= 2]
+    usable = [question for question in questions if len(question.documents) >= 2]
     training, held_out = _split(usable, settings.seed)
     unlabelled = sum(not question.answers for question in training)
     if settings.objective == "labels" and unlabelled:
@@ -141,18 +132,9 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
     if settings.objective == "auto":
         settings = replace(settings, objective="distil" if unlabelled else "both")
     settings = replace(settings, examples=settings.examples or min(MOST_EXAMPLES, max(FEWEST_EXAMPLES, len(training))))
-    for path in (folder, folder / PARTIAL, *([] if restart else [folder / PARTIAL / "reader"])):
-        if os.path.lexists(path) and not path.is_dir():  # also a dangling link
-            raise ReaderError(f"{str(path)!r} is not a folder; name another path")
     finished, unfinished = (folder / READER).exists(), (folder / PARTIAL / SETTINGS).exists()
-    others = [folder / WEIGHTS, folder / PEFT, folder / HELD_OUT_FILE, *(folder / PARTIAL).glob("*")]
-    known = (SETTINGS, *TEMPORARY_FILES) if restart else (SETTINGS,)
-    foreign = [path.name for path in others if path.exists() and not path.name.startswith(known)]
-    if foreign and not finished and not unfinished:
-        raise ReaderError(
-            f"{str(folder)!r} contains other files ({', '.join(foreign)}); name an empty folder, or, if a training "
-            f"left these files, add {RESTART}"
-        )
+    if not finished and not unfinished and any(path.is_file() for path in folder.rglob("*")):
+        raise ReaderError(f"{str(folder)!r} contains files, but no reader; name a new or empty folder")
     if finished and not restart:
         shutil.rmtree(folder / PARTIAL, ignore_errors=True)  # left by a training that was killed in its last step
         raise ReaderError(f"{str(folder)!r} contains a finished reader; name another folder, or add {RESTART}")
@@ -188,26 +170,12 @@ def _split(questions: Sequence[Question], seed: int) -> tuple[list[Question], li
     for question in questions:
         by_text.setdefault(question.question.strip().casefold(), []).append(question)
     if len(by_text) < FEWEST_QUESTIONS:
-        raise DataError(
-            f"{len(by_text)} different questions with two or more documents; give at least {FEWEST_QUESTIONS}, better "
-            "200"
-        )
+        enough = f"give at least {FEWEST_QUESTIONS}, better 200"
+        raise DataError(f"{len(by_text)} different questions with two or more documents; {enough}")
     texts = random.Random(seed).sample(sorted(by_text), len(by_text))
     held = max(FEWEST_HELD_OUT, min(MOST_HELD_OUT, int(HELD_OUT * len(texts))))
     held_out = [by_text[text][0] for text in texts[:held]]
     return [question for text in texts[held:] for question in by_text[text]], held_out
-
-
-def _check_question(question: Question) -> Question:
-    """Return the question. Raise ``DataError`` if ``gold`` is out of range or an answer is empty."""
-    if question.gold is not None and not 0 <= question.gold < len(question.documents):
-        raise DataError(
-            f"question {question.question!r}: gold={question.gold} with {len(question.documents)} documents; expected "
-            "an index, counted from 0"
-        )
-    if not all(answer.strip() for answer in question.answers):
-        raise DataError(f"question {question.question!r}: an answer is empty; leave it out")
-    return question
 
 
 def _load_or_make_targets(
@@ -229,15 +197,10 @@ def _load_or_make_targets(
         for file, lesson in zip(chunk, make_lessons(lm, chosen, options.objective != "labels"), strict=True):
             write_atomically(file, save(vars(lesson)))
         progress("Plain model's answers", begin + len(chunk), len(distinct))
-    lessons, size = {}, lm.model.config.get_text_config().vocab_size
+    lessons = {}
     for file in distinct:
         with damage_errors(file):
-            lesson = lessons[file] = Lesson(**load_file(file))
-            ids = torch.cat([lesson.target, lesson.tokens.flatten()])
-            if not len(lesson.target) or ids.is_floating_point() or not ((ids >= 0) & (ids < size)).all():
-                raise ValueError(f"expected token ids below {size}")
-            if not lesson.logprobs.isfinite().all():
-                raise ValueError("expected finite log-probabilities")
+            lessons[file] = Lesson(**load_file(file))
     return [lessons[file] for file in files]
 
 

@@ -63,7 +63,6 @@ class AdaptSettings:
         for name, bounds in BOUNDS.items():
             if (value := getattr(self, name)) is not None:
                 check_whole_between(name, value, bounds)
-                object.__setattr__(self, name, int(value))  # receipts are JSON
         if not 0 < self.learning_rate < 1:
             raise ArgumentError(f"learning_rate={self.learning_rate!r}; expected a number between 0 and 1")
         check_choice("objective", self.objective, get_args(Objective), error=ArgumentError)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import Lesson
 from ragbias.cache import DocumentCache
 from ragbias.errors import MethodError, ReaderError, find_memory_error, first_line
-from ragbias.files import write_atomically
+from ragbias.files import replacing
 from ragbias.generation.decoding import attached_model, padded, sequence_logprobs
 from ragbias.generation.scoring import fuse_logits
 from ragbias.lm import DebiasedLM
@@ -45,20 +44,18 @@ class Reader(nn.Module):
     def __init__(self, lm: DebiasedLM, rank: int, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.paths, self.rank = [], rank
-        for path, layer in target_layers(lm.model).items():
+        layers = target_layers(lm.model)
+        self.paths, self.rank = list(layers), rank
+        self.weights = nn.ParameterList()  # A and B of the first layer, A and B of the second, and so on
+        for layer in layers.values():
             bound = 1 / math.sqrt(layer.in_features)
             down = torch.empty(rank, layer.in_features).uniform_(-bound, bound, generator=generator)
-            device, name = layer.weight.device, path.replace(".", "/")
-            self.register_parameter(f"{name}/A", nn.Parameter(down.to(device)))
-            self.register_parameter(f"{name}/B", nn.Parameter(torch.zeros(layer.out_features, rank, device=device)))
-            self.paths.append(path)
+            up = torch.zeros(layer.out_features, rank)
+            self.weights.extend(half.to(layer.weight.device) for half in (down, up))
 
     @property
     def lora(self) -> Lora:
-        parameters = dict(self.named_parameters())
-        pairs = {path: path.replace(".", "/") for path in self.paths}
-        return Lora({path: (parameters[f"{n}/A"], parameters[f"{n}/B"]) for path, n in pairs.items()}, 1.0)
+        return Lora(dict(zip(self.paths, zip(self.weights[::2], self.weights[1::2], strict=True), strict=True)), 1.0)
 
 
 def student_logits(
@@ -154,7 +151,9 @@ def train(
             optimiser.step()
             optimiser.zero_grad()
             if (step + 1) % every == 0 or step + 1 == settings.steps:
-                _save(reader, optimiser, checkpoint)
+                state = {"reader": reader.state_dict(), "optimiser": optimiser.state_dict(), "step": step + 1}
+                with replacing(checkpoint) as temporary:
+                    torch.save(state, temporary)
             after_step(step + 1, total)
 
 
@@ -178,32 +177,15 @@ def _batch(step: int, count: int, settings: AdaptSettings) -> list[int]:
     return chosen
 
 
-def _save(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> None:
-    tensors = {f"weight {name}": parameter.detach() for name, parameter in reader.named_parameters()}
-    for name, parameter in reader.named_parameters():
-        state = optimiser.state[parameter]
-        tensors |= {f"{key} {name}": state[key] for key in ("exp_avg", "exp_avg_sq", "step")}
-    write_atomically(file, save({k: v.contiguous().cpu() for k, v in tensors.items()}))
-
-
 def _restore(reader: Reader, optimiser: torch.optim.Optimizer, file: Path) -> int:
     """Load the checkpoint, if there is one, and return the number of finished steps."""
     if not file.exists():
         return 0
     with damage_errors(file):
-        tensors: Mapping[str, Tensor] = load_file(file)
-        for name, parameter in reader.named_parameters():
-            state = {key: tensors[f"{key} {name}"].to(parameter.device) for key in ("weight", "exp_avg", "exp_avg_sq")}
-            for key, tensor in state.items():
-                actual, expected = ((each.dtype, list(each.shape)) for each in (tensor, parameter))
-                if actual != expected or not tensor.isfinite().all():
-                    raise ValueError(f"{key} {name}: expected finite {expected}, got {actual}")
-            parameter.data.copy_(state.pop("weight"))
-            optimiser.state[parameter] = {**state, "step": tensors[f"step {name}"]}
-        step, *others = {float(state["step"]) for state in optimiser.state.values()}
-        if others or step < 0:
-            raise ValueError(f"step: expected one number of at least 0, got {step}")
-        return int(step)
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        reader.load_state_dict(state["reader"])
+        optimiser.load_state_dict(state["optimiser"])
+        return int(state["step"])
 
 
 @contextmanager

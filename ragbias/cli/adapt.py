@@ -13,7 +13,6 @@ from ragbias.cli.terminal import integer
 from ragbias.extras import require_all
 
 Default = AdaptSettings  # class attributes are the defaults
-ITEMS_TO_ESTIMATE = 5  # finished items after which a phase's remaining time is estimated
 
 
 def adapt(
@@ -82,8 +81,6 @@ def adapt(
             if phase not in tasks:
                 tasks[phase] = bar.add_task("", total=total, completed=done)
             bar.update(tasks[phase], completed=done, description=name if terminal.console.is_terminal else phase)
-            if done == ITEMS_TO_ESTIMATE:
-                bar.console.print(f"{phase}: about {bar.tasks[tasks[phase]].time_remaining or 0:.0f} s left")
 
         receipt = train(lm, training_questions, out, settings, restart=restart, progress=show)
     _print_receipt(receipt, method)

@@ -1,21 +1,18 @@
 """Training of reader adapters: results, written files, and resumed training."""
 
 import json
-import math
 from contextlib import nullcontext as nothing
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 
 from ragbias import DebiasedLM, DocumentCache, Prompt, adapt
 from ragbias.adaptation import AdaptSettings
-from ragbias.adaptation.run import plan_of
-from ragbias.adaptation.training import Reader, _restore, student_logits
-from ragbias.errors import ArgumentError, DataError, MethodError, ReaderError, UnsupportedReaderWarning
+from ragbias.adaptation.training import Reader, student_logits
+from ragbias.errors import DataError, MethodError, ReaderError, UnsupportedReaderWarning
 from ragbias.generation.decoding import attached_model
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
@@ -95,7 +92,7 @@ def test_a_damaged_file_is_named_with_the_remedy(lm, questions, tmp_path, monkey
     monkeypatch.setattr("ragbias.adaptation.run.CHECKPOINT_STEPS", 2)
     with pytest.raises(InterruptedTrainingError):
         adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), progress=interrupt_at("Training", 3))
-    names = ("settings.json", "lesson-*.safetensors", "checkpoint.safetensors")
+    names = ("settings.json", "lesson-*.safetensors", "checkpoint.pt")
     files = [next((tmp_path / "partial").glob(name)) for name in names]
     damages = [(file, file.read_bytes()[:-7]) for file in files]
     for file, content in [*damages, (files[0], b"[]")]:
@@ -104,81 +101,13 @@ def test_a_damaged_file_is_named_with_the_remedy(lm, questions, tmp_path, monkey
         with pytest.raises(ReaderError, match=rf"{file.name}' of an unfinished .* is damaged .*; add restart=True"):
             adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
         file.write_bytes(whole)
-    files[0].unlink()  # as after a kill during restart=True
-    with pytest.raises(ReaderError, match=r"checkpoint.safetensors.* if a training left these files, add restart=True"):
-        adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
     adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), restart=True)
-
-
-@pytest.mark.parametrize("key", ["weight", "exp_avg", "exp_avg_sq"])
-@pytest.mark.parametrize(
-    "damage", [lambda old: old[..., :1], lambda old: old * math.nan, Tensor.half], ids=["shape", "nan", "half"]
-)
-def test_a_checkpoint_of_another_form_or_nan_is_damaged(lm, key, damage, tmp_path):
-    reader, file = Reader(lm, 2, 0), tmp_path / "checkpoint.safetensors"
-    tensors = {}
-    for name, parameter in reader.named_parameters():
-        tensors |= {f"{each} {name}": torch.ones(parameter.shape) for each in ("weight", "exp_avg", "exp_avg_sq")}
-        tensors[f"step {name}"] = torch.tensor(3.0)
-    tensors |= {name: damage(old).contiguous() for name, old in tensors.items() if name.startswith(f"{key} ")}
-    save_file(tensors, file)
-    with pytest.raises(ReaderError, match=r"checkpoint.safetensors' of an unfinished .* is damaged .*add restart=True"):
-        _restore(reader, SimpleNamespace(state={}), file)
-
-
-@pytest.mark.parametrize("steps", [(-3.0, -3.0), (3.0, 4.0), (math.inf, math.inf)])
-def test_a_checkpoint_of_other_steps_is_damaged(lm, steps, tmp_path):
-    reader, file = Reader(lm, 2, 0), tmp_path / "checkpoint.safetensors"
-    tensors = {}
-    for index, (name, parameter) in enumerate(reader.named_parameters()):
-        tensors |= {f"{each} {name}": torch.ones(parameter.shape) for each in ("weight", "exp_avg", "exp_avg_sq")}
-        tensors[f"step {name}"] = torch.tensor(steps[index % 2])
-    save_file(tensors, file)
-    with pytest.raises(ReaderError, match=r"checkpoint.safetensors' of an unfinished .* is damaged .*add restart=True"):
-        _restore(reader, SimpleNamespace(state={}), file)
-
-
-@pytest.mark.parametrize("name", ["out", "out/partial", "out/partial/reader"])
-@pytest.mark.parametrize("is_link", [False, True], ids=["file", "link"])
-def test_a_file_in_the_place_of_a_folder_is_named(questions, tmp_path, name, is_link):
-    path = tmp_path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to("missing") if is_link else path.write_text("")
-    for restart in (True, False) if name != "out/partial/reader" else (False,):
-        with pytest.raises(ReaderError, match=rf"{name}' is not a folder; name another"):
-            plan_of(questions, tmp_path / "out", AdaptSettings(**SHORT), restart)
-
-
-@pytest.mark.parametrize("damage", [{"target": -1}, {"target": 10**6}, {"tokens": 10**6}, {"logprobs": math.nan}])
-def test_a_lesson_of_other_values_is_damaged(lm, questions, tmp_path, damage):
-    with pytest.raises(InterruptedTrainingError):
-        adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), progress=interrupt_at("Training", 1))
-    file = next((tmp_path / "partial").glob("lesson-*"))
-    tensors = load_file(file)
-    tensors |= {name: tensors[name].fill_(value) for name, value in damage.items()}
-    save_file(tensors, file)
-    with pytest.raises(ReaderError, match=rf"{file.name}' of an unfinished .* is damaged .*; add restart=True"):
-        adapt(lm, questions, tmp_path, AdaptSettings(**SHORT))
-
-
-def test_a_checkpoint_of_other_tensors_is_damaged(lm, tmp_path):
-    save_file({"a": torch.zeros(2)}, tmp_path / "checkpoint.safetensors")
-    with pytest.raises(ReaderError, match=r"checkpoint.safetensors' of an unfinished .*KeyError.*; add restart=True"):
-        _restore(Reader(lm, 2, 0), SimpleNamespace(state={}), tmp_path / "checkpoint.safetensors")
-
-
-def test_a_folder_whose_name_is_not_utf8_is_refused_at_once(lm, questions, tmp_path):
-    with pytest.raises(ArgumentError, match=r"out contains '\\udcff', .*; expected text that UTF-8 can encode"):
-        adapt(lm, questions, tmp_path / "a\udcff", AdaptSettings(**SHORT))
-    assert not list(tmp_path.iterdir())
 
 
 def test_files_of_others_are_left(lm, questions, tmp_path):
     (tmp_path / "adapter_model.safetensors").write_bytes(b"of another program")
     for restart in (False, True):
-        with pytest.raises(
-            ReaderError, match=r"contains other files \(adapter_model.safetensors\); name an empty folder"
-        ):
+        with pytest.raises(ReaderError, match="contains files, but no reader; name a new or empty folder"):
             adapt(lm, questions, tmp_path, AdaptSettings(**SHORT), restart=restart)
     assert (tmp_path / "adapter_model.safetensors").read_bytes() == b"of another program"
 
@@ -189,8 +118,6 @@ def test_wrong_data_leaves_a_finished_reader(lm, questions, tmp_path):
     with pytest.raises(DataError, match="32 questions have no answer"):
         adapt(lm, unlabelled, tmp_path, AdaptSettings(objective="labels", **SHORT), restart=True)
     assert (tmp_path / "reader.json").exists()
-    with pytest.raises(DataError, match="gold=9 with 4 documents; expected an index, counted from 0"):
-        adapt(lm, [replace(question, gold=9) for question in questions], tmp_path, AdaptSettings(**SHORT), restart=True)
     assert all(not parameter.requires_grad for parameter in lm.model.parameters()) is False
 
 
@@ -216,7 +143,7 @@ def test_every_family_gets_gradients(family, method):
     reader = Reader(lm, 2, 0)
     prompt = TokenisedPrompt([3, 4], [[5, 6], [7, 8, 9]], [10, 11])
     student_logits(lm, get(method), reader.lora, prompt, [12, 13], DocumentCache()).float().sum().backward()
-    gradients = [parameter.grad for name, parameter in reader.named_parameters() if name.endswith("/B")]
+    gradients = [parameter.grad for parameter in reader.weights[1::2]]
     assert all(gradient is not None and bool(gradient.isfinite().all()) for gradient in gradients)
     assert sum(float(gradient.abs().sum()) for gradient in gradients) > 0
 
@@ -226,9 +153,8 @@ def test_every_family_gets_gradients(family, method):
 def test_training_in_two_passes_equals_one_pass(family, method):
     model = random_model(family).requires_grad_(False)
     reader = Reader(SimpleNamespace(model=model), 2, 0)
-    for name, parameter in reader.named_parameters():
-        if name.endswith("/B"):
-            parameter.data.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
+    for parameter in reader.weights[1::2]:
+        parameter.data.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
     prompt, target = TokenisedPrompt([3, 4], [[5, 6], [7, 8, 9]], [10, 11, 12]), [13, 14]
     twice = student_logits(SimpleNamespace(model=model), get(method), reader.lora, prompt, target, DocumentCache())
     ids = torch.tensor([[*prompt.ids, *target[:-1]]])
@@ -253,7 +179,6 @@ def test_the_command_prints_its_plan_and_the_receipt(questions, tmp_path, cli):
     for line in (
         "32 questions to train on, 8 held out",
         "Objective both, 8 examples, 6 steps of 4",
-        "Training: about ",
         "8 held-out questions, log-probability of the answer, nats:",
         "with the reader minus the plain model's best position: ",
         "same answers in every order: yes",
