@@ -21,7 +21,7 @@ from ragbias.generation.decoding import padded
 from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
 from ragbias.methods.parsing import split_outside_brackets, without_blanks
 from ragbias.models import local_path
-from ragbias.models.loading import load_model, refuse_irregular
+from ragbias.models.loading import check_model_path, load_model
 from ragbias.prompt import Span, TokenisedPrompt
 from ragbias.readers import Lora, target_layers
 
@@ -55,7 +55,7 @@ def load_config(name: str) -> PreTrainedConfig:
     if is_config(name) and not Path(name).is_file():
         raise ArgumentError(f"model {name!r}: the file does not exist")
     if not is_config(name):
-        refuse_irregular(name)
+        check_model_path(name)
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(local_path(name))
     except StrictDataclassError as error:

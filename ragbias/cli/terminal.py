@@ -33,7 +33,7 @@ from rich.segment import Segment
 from ragbias.checks import Bounds
 from ragbias.display import printable, shown
 from ragbias.errors import RagBiasError
-from ragbias.files import irregular_kind, writing
+from ragbias.files import writing
 from ragbias.models.named import EXPECTED
 
 MODELS = f"{EXPECTED}."
@@ -97,8 +97,6 @@ def check_file(context: typer.Context, path: Path | None) -> Path | None:
         raise typer.BadParameter(f"{path.parent} is not a folder; create it first")
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder; expected the name of a file")
-    if irregular_kind(path) in ("a named pipe", "a socket") and path.parts[:2] not in DEVICES:
-        raise typer.BadParameter(f"{path} is {irregular_kind(path)}; expected the name of a file, or /dev/stdout")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise typer.BadParameter(f"{path} cannot be written: no permission, or a read-only disk; give another file")
     if path.parts[:2] not in DEVICES:

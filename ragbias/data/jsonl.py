@@ -14,9 +14,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from ragbias.display import validation_message
 from ragbias.errors import DataError, RunError
-from ragbias.files import irregular_kind
-
-MAX_LINE_BYTES = 2**28  # a file without line breaks could fill the memory
 
 
 class Row(BaseModel):
@@ -56,22 +53,16 @@ class Line(Generic[T]):
 
 
 def read_lines(path: Path, row: type[T], growing: bool = False) -> Iterator[Line[T]]:
-    r"""Yield the objects of a file with one object per line, or of a ``.json`` file with one list.
+    """Yield the objects of a file with one object per line, or of a ``.json`` file with one list.
 
-    The file may be gzipped (``.gz``). Blank lines are skipped. Only ``\n`` ends a line, because JSON strings can
-    contain other line breaks, such as U+2028. With ``growing``, an incomplete last line is skipped, and a file may be
-    empty unless it is gzipped.
+    The file may be gzipped (``.gz``). Blank lines are skipped. With ``growing``, an incomplete last line is skipped,
+    and a file may be empty unless it is gzipped.
     """
-    if kind := irregular_kind(path):
-        raise DataError(f"{path} is {kind}; expected a regular file with JSON lines, .jsonl or .jsonl.gz")
     form, number, not_empty = TypeAdapter(row), 0, False
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while raw := file.readline(MAX_LINE_BYTES):
-                number += 1
+            for number, raw in enumerate(file, 1):
                 where = f"{path}, line {number}"
-                if len(raw) == MAX_LINE_BYTES:
-                    raise DataError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB; expected one object per line")
                 if not raw.strip() or (growing and not raw.endswith(b"\n")):
                     continue
                 if not not_empty and raw.lstrip().startswith(b"[") and path.name.removesuffix(".gz").endswith(".json"):

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ragbias.errors import DataError
-from ragbias.files import file_name_in_errors, irregular_kind
 
 SUFFIXES = (".txt", ".md", ".rst")
-MAX_BYTES = 2**28  # maximum size of one file
 
 
 def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
@@ -18,9 +16,6 @@ def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
 
     Paragraphs of at most this length stay whole. Return a dict from each chunk to the relative path of its first file.
     """
-    problem = "missing" if not path.exists() else "" if path.is_dir() else irregular_kind(path)
-    if problem:
-        raise DataError(f"{path} is {problem}; give a text file, or a folder of {', '.join(SUFFIXES)} files")
     files = [path]
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
@@ -36,11 +31,8 @@ def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
 
 def read_text(file: Path) -> str:
     """Read a file of UTF-8 text."""
-    if file.stat().st_size > MAX_BYTES:
-        raise DataError(f"{file} is larger than {MAX_BYTES >> 20} MiB; split it, or leave it out")
     try:
-        with file_name_in_errors(file):
-            return file.read_text(encoding="utf-8-sig")
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
 

@@ -7,7 +7,6 @@ copy contains the digest of the GGUF file and the version of transformers. Copie
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -27,13 +26,11 @@ from transformers.utils.hub import cached_file
 
 from ragbias.errors import MissingExtraError, ModelFileError, UnsupportedModelError, first_line
 from ragbias.extras import install_command
-from ragbias.files import digest_of_file, irregular_kind, sync, sync_folder
+from ragbias.files import digest_of_file, sync, sync_folder
 
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
-MANIFEST = "files.json"  # sizes of the files of a copy
 NEEDED = ("gguf", "accelerate")  # packages that transformers needs to read GGUF files
-MIB = 2**20
 
 
 def is_gguf(name: str) -> bool:
@@ -42,8 +39,6 @@ def is_gguf(name: str) -> bool:
 
 
 def _begins_as_gguf(file: Path) -> bool:
-    if irregular_kind(file):  # reading from pipes and devices may block
-        return False
     with file.open("rb") as opened:
         return opened.read(len(MAGIC)) == MAGIC
 
@@ -79,7 +74,7 @@ def dequantise(parts: Sequence[Path], name: str) -> Path:
     copies = cache_folder(name) / "gguf"
     copy = copies / f"{_digest(parts)[:32]}-transformers-{transformers.__version__}"
     try:
-        if _is_complete(copy):
+        if copy.is_dir():
             return copy
         for package in NEEDED:
             if find_spec(package) is None:
@@ -88,21 +83,11 @@ def dequantise(parts: Sequence[Path], name: str) -> Path:
                 )
         copies.mkdir(parents=True, exist_ok=True)
         with FileLock(copies / ".lock"):  # one process writes while others wait
-            if not _is_complete(copy):
-                shutil.rmtree(copy, ignore_errors=True)
+            if not copy.is_dir():
                 _create_copy(parts, name, copy)
     except (OSError, SafetensorError, UnicodeEncodeError) as error:
         raise ModelFileError(_cannot_write(name, copies, str(error))) from error
     return copy
-
-
-def _is_complete(copy: Path) -> bool:
-    """Whether all files of a copy exist and have their full size. Users may have deleted some files."""
-    try:
-        sizes: dict[str, int] = json.loads((copy / MANIFEST).read_text())
-        return all((copy / file).stat().st_size == size for file, size in sizes.items())
-    except (FileNotFoundError, ValueError, AttributeError):  # AttributeError if the JSON is not an object
-        return False
 
 
 def cache_folder(name: str) -> Path:
@@ -141,12 +126,10 @@ def _create_copy(parts: Sequence[Path], name: str, copy: Path) -> None:
             with file.open("wb") as whole:
                 for part in parts:
                     with part.open("rb") as source:
-                        shutil.copyfileobj(source, whole, MIB)
+                        shutil.copyfileobj(source, whole)
         _write_model(file, name, temporary)
         if len(parts) > 1:
             file.unlink()
-        sizes = {written.name: written.stat().st_size for written in temporary.iterdir()}
-        (temporary / MANIFEST).write_text(json.dumps(sizes))
         for written in temporary.iterdir():
             sync(written)
         os.rename(temporary, copy)
@@ -175,9 +158,6 @@ def _write_model(file: Path, name: str, folder: Path) -> None:
         None, config=packed.config, state_dict=packed.state_dict(), dtype=torch.float32
     )
     model.generation_config = packed.generation_config
-    needed = sum(weight.nbytes for weight in model.state_dict().values())
-    if (free := shutil.disk_usage(folder).free) < needed:
-        raise ModelFileError(_cannot_write(name, folder.parent, f"needs {needed // MIB} MiB, has {free // MIB} MiB"))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -194,10 +174,6 @@ def _gguf_errors(file: Path, name: str) -> Iterator[None]:
         if "architecture" in reason or "configuration class" in reason:  # encoder-decoders lack the class
             raise UnsupportedModelError(
                 f"model {name!r}: {reason.rstrip('.')}. Use a GGUF file of another architecture or the original weights"
-            ) from error
-        if "ignore_mismatched_sizes" in reason:
-            raise ModelFileError(
-                f"model {name!r}: the weights in {file} do not have the shapes of its architecture; use another file"
             ) from error
         raise ModelFileError(
             f"model {name!r}: {file} cannot be read ({type(error).__name__}: {reason}); it may be truncated: "

@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import constants, get_session, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias.display import did_you_mean, shown
 from ragbias.errors import ArgumentError, ModelFileError, RagBiasError, find_memory_error, first_line
-from ragbias.files import irregular_kind
-from ragbias.models.gguf import MANIFEST, is_gguf
+from ragbias.models.gguf import is_gguf
 from ragbias.models.named import EXPECTED, NAMES, PACKAGED, installed, local_path
 
 GGUF = "gguf_file"
@@ -37,7 +34,7 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer. For arguments and errors, see ``DebiasedLM.from_pretrained``."""
     if not {"config", "subfolder", GGUF} & model_kwargs.keys():
-        refuse_irregular(name)
+        check_model_path(name)
     trusted = bool(model_kwargs.get("trust_remote_code"))
     of_file = {key: model_kwargs[key] for key in (GGUF, *HUB) if model_kwargs.get(GGUF) and key in model_kwargs}
     tokenizer = load_tokenizer(name, {**of_file, **tokenizer_kwargs}, trusted)
@@ -107,21 +104,13 @@ def _resolve_name(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, 
     return local_path(name, gguf_file, **{key: arguments.pop(key) for key in HUB if key in arguments}), arguments
 
 
-def refuse_irregular(name: str) -> None:
-    """Raise ``ModelFileError`` if a name is a file other than GGUF, an irregular file, or a folder without a model."""
+def check_model_path(name: str) -> None:
+    """Raise ``ModelFileError`` if a name is an existing path that is neither a folder with a model nor a GGUF file."""
     path = Path(name)
-    if name in NAMES:
+    if name in NAMES or not path.exists() or is_gguf(name):
         return
-    kind = irregular_kind(path)
-    if path.exists() and not path.is_dir() and (kind or not is_gguf(name)):
-        raise ModelFileError(f"model {name!r} is {kind or 'a file'}; expected {EXPECTED}")
-    if path.is_dir():
-        for file in sorted(path.iterdir()):
-            if not file.is_dir() and (kind := irregular_kind(file)):
-                raise ModelFileError(f"model {name!r}: {file} is {kind}; expected a folder of regular files")
-        if not any((path / config).is_file() for config in CONFIGS) and not any(path.glob("*.gguf")):
-            reason = f"the folder contains no {CONFIGS[0]}"
-            raise ModelFileError(f"model {name!r} cannot be loaded: {reason}; expected {EXPECTED}")
+    if not any((path / config).is_file() for config in CONFIGS) and not any(path.glob("*.gguf")):
+        raise ModelFileError(f"model {name!r} is not a folder with a {CONFIGS[0]}; expected {EXPECTED}")
 
 
 def _check_hub(path: str, kwargs: Mapping[str, Any]) -> None:
@@ -151,10 +140,6 @@ def _load_errors(name: str, path: str) -> Iterator[None]:
 
 def _convert_error(name: str, path: Path, error: Exception) -> RagBiasError:
     reason = first_line(error)
-    if (path / MANIFEST).is_file() and isinstance(error, (OSError, JSONDecodeError, SafetensorError)):
-        return ModelFileError(
-            f"model {name!r}: its dequantised copy {path} is damaged ({reason}); remove that folder to recreate it"
-        )
     if isinstance(error, HFValidationError):
         return ModelFileError(
             f"model {name!r} is no folder, file or hub name; {did_you_mean(name, NAMES)}expected {EXPECTED}"
@@ -179,7 +164,8 @@ def _convert_error(name: str, path: Path, error: Exception) -> RagBiasError:
             f"model {name!r} has no weights in safetensors ({error}); pickled weights (.bin) may run code when "
             "loaded: if you trust them, load the model in Python with use_safetensors=False"
         )
+    source = "" if str(path) == name else f" from {path}"  # such as the dequantised copy of a GGUF file
     return ModelFileError(
-        f"model {name!r} cannot be loaded ({type(error).__name__}: {reason}); {did_you_mean(name, NAMES)}expected "
-        f"{EXPECTED}, with complete files of weights, config and tokenizer"
+        f"model {name!r} cannot be loaded{source} ({type(error).__name__}: {reason}); "
+        f"{did_you_mean(name, NAMES)}expected {EXPECTED}, with complete files of weights, config and tokenizer"
     )

@@ -24,15 +24,10 @@ class PackagedModel:
     terms: str | None = None  # licence notice that is shown when the model is loaded
     method: str = ""  # the best measured method, with its reader; empty for the general default
 
-    def parts(self, name: str) -> list[Path]:
-        """Return the paths of the file's parts, in order, or an empty list if no package is installed."""
+    def parts(self) -> list[Path]:
+        """Return the paths of the file's parts, in order, or an empty list unless all packages are installed."""
         files = [file for module in self.modules for file in _files(module)]
-        if 0 < len(files) < len(self.modules):
-            raise ModelFileError(
-                f"model {name!r}: {len(files)} of the {len(self.modules)} parts of its file are installed; install "
-                f"all with: {self.install}"
-            )
-        return files
+        return files if len(files) == len(self.modules) else []
 
 
 PACKAGED = {
@@ -79,13 +74,13 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
     model = PACKAGED[name]
     if model.terms:
         _warn_once(f"{name}: {model.terms}")
-    parts = model.parts(name)
+    parts = model.parts()
     return str(dequantise(parts, name)) if parts else model.hub
 
 
 def installed(name: str) -> bool:
-    """Whether a model is available without the hub."""
-    return name == "tiny" or (name in PACKAGED and bool(PACKAGED[name].parts(name)))
+    """Whether the model is ``tiny``, or a PyPI package with the model is installed."""
+    return name == "tiny" or (name in PACKAGED and bool(PACKAGED[name].parts()))
 
 
 @cache

@@ -9,7 +9,7 @@ from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
 from ragbias.lm import DebiasedLM
 from ragbias.models.gguf import find_gguf_file, is_gguf
-from ragbias.models.loading import load_tokenizer, refuse_irregular
+from ragbias.models.loading import check_model_path, load_tokenizer
 from ragbias.models.named import installed
 from ragbias.readers import check_readers
 
@@ -43,7 +43,7 @@ class ModelSettings(BaseModel):
         """Check model, method, reader and cache without loading weights. Raise the errors that ``load`` raises."""
         check_readers([methods.get(self.method, self.model, self.reader)])
         self.document_cache()
-        refuse_irregular(self.model)
+        check_model_path(self.model)
         if is_gguf(self.model):
             find_gguf_file(self.model)
         elif not installed(self.model):

@@ -1,6 +1,5 @@
 import gzip
 import json
-import os
 import re
 from pathlib import Path
 
@@ -168,9 +167,3 @@ def test_files_are_named_without_their_endings():
 def test_no_files_and_two_of_one_name_are_refused(paths, message):
     with pytest.raises(RunError, match=message):
         files_by_name(paths)
-
-
-def test_a_pipe_is_refused_before_it_is_read(tmp_path):
-    os.mkfifo(tmp_path / "data.jsonl")
-    with pytest.raises(DataError, match="is a named pipe; expected a regular file"):
-        list(read_lines(tmp_path / "data.jsonl", Text))

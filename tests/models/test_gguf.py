@@ -62,24 +62,11 @@ def test_threads_make_one_copy_and_never_use_a_partial_one(file, copies, monkeyp
     assert only(copies) == list(folders)
 
 
-@pytest.mark.parametrize("lost", ["config.json", "model.safetensors", "tokenizer.json", "files.json"])
-def test_a_copy_that_lost_a_file_is_made_again(file, copies, lost):
-    copy = gguf.dequantise([file], "small")
-    (copy / lost).unlink()
-    assert gguf.dequantise([file], "small") == copy and (copy / lost).exists()
-
-
-def test_a_copy_whose_list_of_files_is_none_is_made_again(file, copies):
-    copy = gguf.dequantise([file], "small")
-    (copy / "files.json").write_text("[]")
-    assert gguf.dequantise([file], "small") == copy and "config.json" in (copy / "files.json").read_text()
-
-
 @pytest.mark.parametrize("damaged", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_damaged_copy_is_named_to_be_removed(file, copies, damaged):
+def test_a_damaged_copy_is_named(file, copies, damaged):
     copy = gguf.dequantise([file], "small")
     (copy / damaged).write_bytes(bytes((copy / damaged).stat().st_size))  # zeros, as a crash of the machine leaves them
-    with pytest.raises(ModelFileError, match=rf"copy {copy} is damaged \(.*\); remove that folder"):
+    with pytest.raises(ModelFileError, match=rf"small.gguf' cannot be loaded from {copy} \("):
         DebiasedLM.from_pretrained(str(file))
 
 

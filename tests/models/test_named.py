@@ -34,13 +34,12 @@ def package(folder, name):
 def test_files_in_packages_are_found_without_importing_them(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     model = PackagedModel("owner/repo", ("parts_b", "parts_a"), "pip install parts")
-    assert model.parts("both") == []
+    assert model.parts() == []
     for name in ("parts_a", "parts_b"):
         (package(tmp_path, name) / f"{name}.gguf.part0").touch()
-    assert [part.name for part in model.parts("both")] == ["parts_b.gguf.part0", "parts_a.gguf.part0"]
+    assert [part.name for part in model.parts()] == ["parts_b.gguf.part0", "parts_a.gguf.part0"]
     (tmp_path / "parts_a" / "data" / "parts_a.gguf.part0").unlink()
-    with pytest.raises(ModelFileError, match="1 of the 2 parts of its file are installed; .*: pip install parts"):
-        model.parts("both")
+    assert model.parts() == []
 
 
 def test_a_packaged_model_is_loaded_by_its_name(tmp_path, monkeypatch):

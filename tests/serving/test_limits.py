@@ -281,7 +281,5 @@ def test_the_command_refuses_in_one_line(cli, monkeypatch):
 
 
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
-    with pytest.raises(
-        ModelFileError, match=f"model '{tmp_path}' cannot be loaded: the folder contains no config.json"
-    ):
+    with pytest.raises(ModelFileError, match=f"model '{tmp_path}' is not a folder with a config.json"):
         ModelSettings(model=str(tmp_path)).load()

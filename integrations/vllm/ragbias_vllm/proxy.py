@@ -35,7 +35,7 @@ from ragbias.generation.decoding import (
 from ragbias.generation.request import check_length
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method, ParallelContextWindows, RoToR, format_method
-from ragbias.models.loading import check_dtype, load_model, load_tokenizer, refuse_irregular
+from ragbias.models.loading import check_dtype, check_model_path, load_model, load_tokenizer
 from ragbias.models.named import local_path
 from ragbias.serving import prompts
 from ragbias.serving.answers import Formatter
@@ -132,7 +132,7 @@ class UpstreamLM(DebiasedLM):
     """
 
     def __init__(self, name: str, method: Method, window: int, dtype: str | None, strip_numbering: bool) -> None:
-        refuse_irregular(name)
+        check_model_path(name)
         tokenizer = load_tokenizer(name, {})
         model = _load_without_weights(name) if dtype is None else load_model(name, {"dtype": dtype, "device": "auto"})
         super().__init__(model, tokenizer, method, strip_numbering=strip_numbering, name=name)

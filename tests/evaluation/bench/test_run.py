@@ -194,7 +194,7 @@ def test_a_missing_model_is_refused_before_a_folder_is_made(tmp_path, name):
     with pytest.raises(ModelFileError, match=f"model '{name}'"):
         silently(settings(tmp_path / "run", models=name))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelFileError, match=r"no config\.json"):
+    with pytest.raises(ModelFileError, match=r"is not a folder with a config\.json"):
         silently(settings(tmp_path / "run", models=str(tmp_path / "empty")))
     assert not (tmp_path / "run").exists()
 
