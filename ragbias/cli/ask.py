@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +43,6 @@ def ask(
 
     from ragbias.cache import DocumentCache
     from ragbias.data.texts import read_chunks
-    from ragbias.errors import PromptTooLongError
     from ragbias.evaluation.demo.shared import Index
     from ragbias.evaluation.prompts import fit_window, stock_prompt
     from ragbias.lm import DebiasedLM
@@ -53,23 +50,14 @@ def ask(
     console.print(f"Model: {model}", style="dim")
     quiet_libraries()
     chunks = read_chunks(documents)
-    times = [time.perf_counter()]
     with status("Loading the model and embedding the documents"):
         document_cache = None if cache is None else DocumentCache(folder=cache)
         lm = DebiasedLM.from_pretrained(model, chosen, cache=document_cache)
-        times.append(time.perf_counter())
         passages = Index(list(chunks)).search(question, k or (FEW_CHUNKS if model == "smollm2" else MANY_CHUNKS))
         if k is None:
             passages = fit_window(lm, passages, question, max_new_tokens)
-        times.append(time.perf_counter())
-        try:
-            prompt = stock_prompt(lm, passages, question)
-            generation = lm.generate(prompt, documents=passages, max_new_tokens=max_new_tokens)
-        except PromptTooLongError as error:
-            if k is None:
-                raise
-            raise PromptTooLongError(f"{error}; --k {k} chunks were retrieved: use fewer") from error
-        times.append(time.perf_counter())
+        prompt = stock_prompt(lm, passages, question)
+        generation = lm.generate(prompt, documents=passages, max_new_tokens=max_new_tokens)
     console.print(generation.text.strip() or "(the model gave no answer)")
     for number, passage in enumerate(passages, 1):
         console.print(f"\n[{number}] {passage}\n({chunks[passage]})", style="dim")
@@ -81,11 +69,7 @@ def ask(
         console.print(
             f"{report.cached_tokens} of {generation.usage.prompt_tokens} tokens came from the cache.", style="dim"
         )
-    load, find, answer = (after - before for before, after in pairwise(times))
-    seconds = f"{load:.1f} s to load the model, {find:.1f} s to find the chunks, {answer:.1f} s to answer."
-    console.print(seconds, style="dim")
     if model == "tiny":
         console.print("(tiny can read only texts about its invented world; use another --model.)", style="dim")
     result = {"model": model, "text": generation.text, "report": report.as_dict(), "documents": passages}
-    result["sources"] = [chunks[passage] for passage in passages]
-    write_json({**result, "seconds": {"load": load, "find": find, "answer": answer}}, json_path)
+    write_json({**result, "sources": [chunks[passage] for passage in passages]}, json_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -17,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ragbias.cli.terminal import Force, JsonPath, console, write_json
-from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
     from ragbias.methods import Method
@@ -99,16 +97,10 @@ def _print_advice(json_path: Path | None) -> None:
 
 
 def describe_methods() -> dict[str, dict[str, Any]]:
-    """Return the declared properties of all methods by name. Warn about methods that cannot be loaded."""
+    """Return the declared properties of all methods by name."""
     from ragbias.methods import method_class, method_names
 
-    rows = {}
-    for name in method_names():
-        try:
-            rows[name] = describe_method(method_class(name))
-        except MethodError as error:  # noqa: PERF203
-            warnings.warn(str(error), stacklevel=3)
-    return rows
+    return {name: describe_method(method_class(name)) for name in method_names()}
 
 
 def describe_method(method: type[Method]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from support.gguf_files import write_gguf
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["ask", "q", "--documents", "/nonexistent", "--model", "tiny"], "/nonexistent is missing"),
+        (["ask", "q", "--documents", "/nonexistent", "--model", "tiny"], "/nonexistent: No such file"),
         (["ask", "q\udcff", "--documents", "/nonexistent", "--model", "tiny"], "the question contains"),
         (["ask", "q", "--documents", __file__, "--model", ""], "no model given; name one"),
         (["demo", "--model", "tiny", "--questions", "4"], "Invalid value for '--questions'"),
@@ -50,9 +50,7 @@ def test_ask_answers_from_files(cli, tmp_path):
     assert code == 0 and json.loads(out.read_text())["text"].strip() in output
     assert output.startswith("Model: tiny\n") and out.read_text().startswith('{\n  "model": "tiny"')
     written = json.loads(out.read_text())
-    assert written["report"]["method_ran"] == "pine" and list(written["seconds"]) == ["load", "find", "answer"]
-    load, find, answer = (f"{each:.1f} s to" for each in written["seconds"].values())
-    assert f"{load} load the model, {find} find the chunks, {answer} answer." in output
+    assert written["report"]["method_ran"] == "pine"
     assert "[1] The mascot of Heron Mill is a brass owl." in output
     assert written["sources"] == ["a.txt", "b.md"] and "(a.txt)" in output and "(b.md)" in output
 
@@ -66,7 +64,7 @@ def test_ask_retrieves_no_more_chunks_than_the_window_holds(cli, tmp_path, monke
     assert cli(*ask)[0] == 0
     assert len(json.loads(out.read_text())["documents"]) == 4
     code, _, errors = cli(*ask, "--k", "6")
-    assert code == 2 and "--k 6 chunks were retrieved: use fewer" in " ".join(errors.split())
+    assert code == 2 and "in the model's window of" in " ".join(errors.split())
 
 
 @pytest.mark.parametrize("command", [["ask", "What is it?", "--documents", "."], ["demo"]], ids=" ".join)

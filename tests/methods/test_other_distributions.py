@@ -96,4 +96,4 @@ def test_one_that_cannot_be_used_says_why(environment, tmp_path, value, complain
     ask = "from ragbias import methods; methods.get('pine'); methods.get('broken-method')"
     output = run({**environment, "PYTHONPATH": path}, "-c", ask, code=1)
     assert "method 'broken-method' of broken" in output and complaint in output
-    assert complaint in run({**environment, "PYTHONPATH": path}, "-m", "ragbias", "methods")
+    assert complaint in run({**environment, "PYTHONPATH": path}, "-m", "ragbias", "methods", code=2)
