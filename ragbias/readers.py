@@ -130,7 +130,7 @@ def fingerprint(model: PreTrainedModel) -> str:
     return digest.hexdigest()[:16]
 
 
-_loaded: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], tuple[Any, Lora]]] = WeakKeyDictionary()
+_loaded: WeakKeyDictionary[PreTrainedModel, dict[tuple[Any, ...], Lora]] = WeakKeyDictionary()
 
 
 def check_readers(methods: Iterable[Method]) -> None:
@@ -146,12 +146,12 @@ def reader_of(model: PreTrainedModel, method: Method, name: str = "") -> Lora:
     ``name`` is the model's name in errors. Raise ``ReaderError`` if the reader is damaged or does not fit the model.
     """
     folder, files = _find_files(method)
-    key = (str(folder.resolve()), repr(method), model.device)
+    version = sum(0 if weight.is_inference() else weight._version for weight in model.parameters())
+    key = folder.resolve(), files, repr(method), model.device, version
     loaded = _loaded.setdefault(model, {})
-    state = files, sum(0 if weight.is_inference() else weight._version for weight in model.parameters())
-    if key not in loaded or loaded[key][0] != state:
-        loaded[key] = state, _load_reader(model, method, folder, name or model.config._name_or_path)
-    return loaded[key][1]
+    if key not in loaded:
+        loaded[key] = _load_reader(model, method, folder, name or Path(model.config._name_or_path).name)
+    return loaded[key]
 
 
 def shipped_readers() -> list[str]:
@@ -194,7 +194,7 @@ def _read_record(method: Method, folder: Path) -> tuple[str, str, bool, int, flo
     if get(trained_for) != replace(method, reader=""):
         chosen = method.name if trained_for != method.name else format_method(replace(method, reader=""))
         raise ReaderError(
-            f"reader {str(folder)!r} was trained for {trained_for}, but the method is {chosen}; use method="
+            f"reader {method.reader!r} was trained for {trained_for}, but the method is {chosen}; use method="
             f"{trained_for!r} (--method {trained_for}), or train a reader with `ragbias adapt --method {chosen}`"
         )
     return name, weights, supported, rank, scaling
@@ -206,13 +206,13 @@ def _load_reader(model: PreTrainedModel, method: Method, folder: Path, name: str
         raise ReaderError("readers need the whole model on its devices; load it without offloading")
     if (weights := fingerprint(model)) != expected:
         raise ReaderError(
-            f"reader {str(folder)!r} was trained for {trained_on}, but this model is {name}: its weights in "
+            f"reader {method.reader!r} was trained for {trained_on}, but this model is {name}: its weights in "
             f"{model.dtype} have the fingerprint {weights}, not {expected}; load {trained_on} in float32 or bfloat16, "
             "or train another reader with `ragbias adapt`"
         )
     if not supported:
         warn(
-            f"reader {str(folder)!r}: its receipt does not show that it improves {method.name}; see reader.json",
+            f"reader {method.reader!r}: its receipt does not show that it improves {method.name}; see reader.json",
             UnsupportedReaderWarning,
         )
     return Lora(_load_weights(model, folder / WEIGHTS, rank), scaling)
@@ -245,8 +245,6 @@ def _load_weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tu
         if match is None:
             raise _damaged_error(file, f"contains {key!r}, which is not part of a LoRA of linear layers")
         halves.setdefault(match["path"], {})[match["half"]] = tensor
-    if not halves:
-        raise _damaged_error(file, "contains no tensors")
     layers, weights = target_layers(model), {}
     for path, pair in halves.items():
         layer = layers.get(path)
@@ -254,8 +252,6 @@ def _load_weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tu
             raise _damaged_error(file, f"changes {path!r}, which is not a linear layer of the decoder")
         if pair["A"].shape != (rank, layer.in_features) or pair["B"].shape != (layer.out_features, rank):
             raise _damaged_error(file, f"does not fit the model's layer {path!r} with rank {rank}")
-        if not all(bool(half.isfinite().all()) for half in pair.values()):
-            raise _damaged_error(file, f"contains numbers for {path!r} that are not finite")
         device = layer.weight.device
         weights[path] = pair["A"].to(device, torch.float32), pair["B"].to(device, torch.float32)
     return weights

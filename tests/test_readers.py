@@ -8,7 +8,6 @@ import threading
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file, save_file
 
 import ragbias
 from ragbias import DebiasedLM, DocumentCache, Prompt
@@ -240,17 +239,6 @@ def test_settings_of_peft_that_do_not_fit_are_named(tiny, reader, tmp_path, chan
     file = tmp_path / "reader" / "adapter_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(ReaderError, match=message):
-        DebiasedLM(tiny.model, tiny.tokenizer, "pcw", reader=reader)
-
-
-def test_weights_that_are_not_finite_are_named(tiny, reader, tmp_path):
-    file = tmp_path / "reader" / "adapter_model.safetensors"
-    tensors = load_file(file)
-    save_file({name: tensor * float("nan") for name, tensor in tensors.items()}, file)
-    with pytest.raises(ReaderError, match="contains numbers for 'model.layers.0.* that are not finite"):
-        DebiasedLM(tiny.model, tiny.tokenizer, "pcw", reader=reader)
-    save_file({}, file)
-    with pytest.raises(ReaderError, match="contains no tensors"):
         DebiasedLM(tiny.model, tiny.tokenizer, "pcw", reader=reader)
 
 

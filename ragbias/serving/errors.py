@@ -19,7 +19,13 @@ from ragbias.serving.schemas import RequestOptions
 
 METHOD = "ragbias.method"
 GONE = 499  # nginx's status for a request whose client disconnected
-OF_METHOD = errors.UnknownMethodError, errors.MethodError, errors.UnsupportedModelError, errors.BackendError
+OF_METHOD = (
+    errors.UnknownMethodError,
+    errors.MethodError,
+    errors.ReaderError,
+    errors.UnsupportedModelError,
+    errors.BackendError,
+)
 OF_DOCUMENTS = (errors.DocumentNotFoundError, errors.EmptyDocumentError, errors.NoDocumentsError, errors.SpanError)
 _ARGUMENT = re.compile(r"(\w+)=")  # the message of an ArgumentError begins with the argument's name
 _OTHER_NAMES = {"max_new_tokens": "max_tokens", "stop_token_ids": "stop"}
@@ -110,8 +116,6 @@ def from_library(error: RagBiasError, prompt: str) -> ApiError:
         return bad_request(_OTHER_NAMES.get(argument[1], argument[1]) if argument else None, text, code)
     if isinstance(error, errors.OutOfMemoryError):
         return ApiError(503, text, None, "out_of_memory", retry_after=5)
-    if isinstance(error, errors.ReaderError):  # the message contains a path on the server
-        return ApiError(500, "the reader adapter of this server cannot be loaded", None, "ReaderError")
     return ApiError(500, text, None, type(error).__name__)
 
 

@@ -148,6 +148,19 @@ def test_no_method_of_a_request_names_a_file(http, name, parameter):
 
 
 @pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("pine(reader=smollm2-pcw)", "reader 'smollm2-pcw' was trained for pcw, but the method is pine; use"),
+        ("pcw(reader=smollm2-pcw)", "reader 'smollm2-pcw' was trained for smollm2, but this model is tiny: its"),
+    ],
+)
+def test_a_reader_of_another_method_or_model_is_refused(http, method, words):
+    changes = {"ragbias": {"method": method}, "documents": DOCUMENTS}
+    error = check(http.post(CHAT, json=body(**changes)), 400, "ragbias.method")
+    assert error["code"] == "invalid_method" and error["message"].startswith(words)
+
+
+@pytest.mark.parametrize(
     "typed",
     ["pine", "ape(scale=0.5)", "ape( scale=.5 )", "position-interpolation(ratio=[1.0, 1.5, 1, 2])", "siw+self-extend"],
 )
