@@ -15,7 +15,6 @@ from ragbias.boundaries.matching import is_block, occurrences_by_document
 from ragbias.boundaries.sources import KnownText
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
-from ragbias.frameworks.remote import LanguageModel
 from ragbias.frameworks.tool_use import AnswerFormat, Message
 
 BLOCKS = {  # types of content blocks in LangChain and Anthropic's API, with the field that contains the text
@@ -170,26 +169,28 @@ def name_absent(texts: Sequence[str], content: str) -> list[str]:
 
 
 def render_conversation(
-    lm: LanguageModel,
+    chat_text: Callable[..., str],
     messages: Sequence[Message],
     form: AnswerFormat,
-    texts: Sequence[str] | None,
+    documents: Sequence[str | ChatDocument] | None,
     join: Callable[[Sequence[Message]], list[Message]] = join_parts,
 ) -> RenderedConversation:
     """Render a conversation with the chat template. Documents that no message contains are passed to the template.
 
     Args:
-        texts: documents of the call. ``None`` selects the documents of the last message that contains documents.
+        chat_text: a function such as ``DebiasedLM.chat_text``.
+        documents: documents of the call. ``None`` selects the documents of the last message that contains documents.
         join: a function that joins the parts of each message into one text.
     """
     turns, blocks = join(messages), message_documents(messages)
-    if texts is None:
-        documents, shown, searched = next(iter(blocks), []), join(replace_documents(messages)), turns[:0]
+    if documents is None:
+        given, shown, searched = next(iter(blocks), []), join(replace_documents(messages)), turns[:0]
     else:
-        documents, shown, searched = [ChatDocument("", text) for text in texts], turns, turns
-    rendered = render_if_absent(partial(lm.chat_text, form.with_instruction(shown), form.tools), documents, searched)
+        given = [ChatDocument("", each) if isinstance(each, str) else each for each in documents]
+        shown = searched = turns
+    rendered = render_if_absent(partial(chat_text, form.with_instruction(shown), form.tools), given, searched)
     turns = form.with_instruction(turns)
-    text, boundaries = rendered or (lm.chat_text(turns, form.tools), None)
+    text, boundaries = rendered or (chat_text(turns, form.tools), None)
     prompt = text + form.beginning  # an f-string would lose the marks of control-token strings
     return RenderedConversation(prompt, turns, boundaries, [list(map(str, found)) for found in blocks])
 

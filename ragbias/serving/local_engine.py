@@ -10,9 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ragbias.boundaries import Boundaries
 from ragbias.frameworks import AnswerFormat, answer_format, chat_documents, supports_tools
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.frameworks.chat_documents import RenderedPrompt
@@ -236,30 +235,18 @@ class ServedModel(Scheduler):
         return generation
 
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> RenderedPrompt:
-        messages, render = prompts.template_messages(body), prompts.renderer(self.lm, body, form)
+        chat_text, messages = prompts.chat_renderer(self.lm, body), prompts.template_messages(body)
         documents = prompts.documents_of(body, self._settings.max_documents)
-        if documents is None and (parts := chat_documents.message_documents(messages)):
-            prompts.check_document_count(parts[0], self._settings.max_documents)
-            return prompts.render_document_parts(messages, render)
-        messages = chat_documents.join_parts(messages)
-        if documents:
-            return prompts.render_with_documents(documents, messages, render)
-        text = render(messages)
-        return RenderedPrompt(text, self._locate_documents(text, documents))
+        return prompts.render_chat(chat_text, messages, documents, form, self._settings)
 
     def _completion_prompt(self, body: CompletionRequest) -> RenderedPrompt:
         prompts.check_characters(body.prompt, self.lm, "prompt")
         documents = prompts.documents_of(body, self._settings.max_documents)
         if not documents:
-            return RenderedPrompt(body.prompt, self._locate_documents(body.prompt, documents))
+            return RenderedPrompt(body.prompt, prompts.locate_documents(body.prompt, self._settings, documents))
         if (boundaries := chat_documents.locate_all(body.prompt, documents)) is None:
             raise prompts.missing_documents("prompt", body.prompt, documents)
         return RenderedPrompt(body.prompt, boundaries)
-
-    def _locate_documents(self, text: str, documents: list[Any] | None) -> Boundaries:
-        boundaries = prompts.locate_documents(text, self._settings, documents)
-        prompts.check_document_count(boundaries.spans, self._settings.max_documents)
-        return boundaries
 
     def _generation_settings(self, body: RequestBody) -> GenerationSettings:
         name, max_tokens = "max_tokens", body.max_tokens

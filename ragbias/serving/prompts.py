@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ragbias import methods
@@ -26,10 +25,9 @@ from ragbias.serving.schemas import ArrangedFields, ChatRequest, EarlierToolCall
 from ragbias.serving.settings import ServerSettings
 
 SEPARATOR = "\n\n"
-"""Text after each document that the server inserts at the beginning of the user's last message."""
+"""Text after each document that server and proxy insert at the beginning of the user's last message."""
 NOT_NAMED = f"{NOTHING_GIVEN}; send the field 'documents', or start the server with --separator or --segmenter"
 CHARACTERS_PER_TOKEN = 16  # about three times the average
-Renderer = Callable[..., str]  # renders messages as a flat prompt; keywords are variables of the chat template
 LONGEST_METHOD = 1_000  # maximum number of characters of a method with its parameters
 # a method with a file path: it has a parameter for paths, or characters that occur only in paths
 _NAMES_A_FILE = re.compile(r"\b(profile|reader)\s*=|[/\\~]|(?<!\d)\.(?!\d)")
@@ -77,10 +75,14 @@ def check_document_count(documents: Sequence[object], limit: int) -> None:
         raise bad_request("documents", message, "too_many_documents")
 
 
-def locate_documents(text: str, settings: ServerSettings, documents: Sequence[str] | None = None) -> Boundaries:
-    """Locate ``documents``. Without them, use the segmenter, the separator, or at least two XML elements."""
+def locate_documents(text: str, settings: ServerSettings, documents: Sequence[Any] | None = None) -> Boundaries:
+    """Locate documents by the segmenter, the separator, or as two or more XML elements.
+
+    If ``documents`` is an empty list, the text has no documents.
+    """
     elements = document_elements if len(document_elements(text)) > 1 else None
     found = locate(text, documents=documents, segmenter=settings.segmenter or settings.separator or elements)
+    check_document_count(found.spans, settings.max_documents)
     return replace(found, reason=NOT_NAMED) if found.reason == NOTHING_GIVEN else found
 
 
@@ -93,9 +95,9 @@ def check_documents_found(request: Request, on_missing: str) -> None:
 
 
 def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> None:
-    """Raise a 400 if messages contain some of the documents, but not all.
+    """Raise a 400 if messages contain some of the documents, but not all, because their order would affect the answer.
 
-    The order of such documents would affect the answer. A message that consists of one document counts as a question.
+    A message that consists of exactly one document does not count, because it may be a question.
     """
     texts, contents = [document.text for document in documents], list(contents)
     if chat_documents.find_copies(texts, contents):
@@ -104,57 +106,53 @@ def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> 
         raise bad_request("documents", f"{message}, or send each exactly as it is in a message", "invalid_documents")
 
 
-def render_with_documents(documents: Sequence[ChatDocument], messages: list[Json], render: Renderer) -> RenderedPrompt:
-    """Render messages and documents as one prompt.
+def render_chat(
+    chat_text: Callable[..., str],
+    messages: list[Json],
+    documents: Sequence[ChatDocument] | None,
+    form: AnswerFormat,
+    settings: ServerSettings,
+) -> RenderedPrompt:
+    """Render a conversation with its documents as one prompt.
 
     Documents that all occur in the messages stay there. If the messages contain none of them, a chat template that
-    supports documents renders them. Otherwise, the server inserts them at the beginning of the user's last message.
+    supports documents renders them. Otherwise, they are inserted at the beginning of the user's last message. Without
+    ``documents``, those of the last message that contains any are rendered by the template, or stay in their place.
 
     Raises:
         ApiError: the messages contain only some of the documents, or there is no user message.
     """
-    text = render(messages)
-    if (boundaries := chat_documents.locate_all(text, documents)) is not None:
-        return RenderedPrompt(text, boundaries)
-    check_copies(documents, (message["content"] for message in messages if message["role"] != "assistant"))
-    if rendered := chat_documents.render_documents(text, partial(render, messages), documents):
-        return rendered
-    users = [index for index, message in enumerate(messages) if message["role"] == "user"]
-    if not users:
-        raise missing_documents("messages", text, documents)
-    index = users[-1]
+    if documents is not None:
+        messages = chat_documents.join_parts(messages)  # documents in messages are then ordinary text
+    for latest in chat_documents.message_documents(messages)[:1]:
+        check_document_count(latest, settings.max_documents)
+    chat = chat_documents.render_conversation(chat_text, messages, form, documents)
+    if chat.boundaries is not None:
+        return RenderedPrompt(chat.prompt, chat.boundaries)
+    if documents:
+        if (boundaries := chat_documents.locate_all(chat.prompt, documents)) is not None:
+            return RenderedPrompt(chat.prompt, boundaries)
+        check_copies(documents, (message["content"] for message in messages if message["role"] != "assistant"))
+        users = [index for index, message in enumerate(messages) if message["role"] == "user"]
+        if not users:
+            raise missing_documents("messages", chat.prompt, documents)
+        inserted = [ChatDocument("", str(document).lstrip()) for document in documents]
+        last = messages[users[-1]]
+        messages[users[-1]] = {**last, "content": [*inserted, last["content"]]}
+    elif not chat.blocks:
+        return RenderedPrompt(chat.prompt, locate_documents(chat.prompt, settings, documents))
 
-    def with_content(content: str) -> str:
-        return render([*messages[:index], {**messages[index], "content": content}, *messages[index + 1 :]])
+    def render(texts: Sequence[str]) -> str:
+        replaced = chat_documents.replace_documents(messages, [ChatDocument("", text) for text in texts])
+        turns = form.with_instruction(chat_documents.join_parts(replaced))
+        return chat_text(turns, form.tools) + form.beginning
 
-    return insert_documents(documents, messages[index]["content"], with_content)
-
-
-def render_document_parts(messages: list[Json], render: Renderer) -> RenderedPrompt:
-    """Render messages whose contents include documents. The documents are those of the last such message.
-
-    A chat template that supports documents renders them. With other templates, the documents stay in their place.
-    """
-    bare, documents = chat_documents.replace_documents(messages), chat_documents.message_documents(messages)[0]
-    if rendered := chat_documents.render_if_absent(partial(render, bare), documents):
-        return rendered
-
-    def render_texts(texts: Iterable[str]) -> str:
-        return render(chat_documents.replace_documents(messages, [ChatDocument("", text) for text in texts]))
-
-    return _locate_inserted(render_texts, [str(document) for document in documents])
+    return locate_inserted(render, [str(document) for document in chat_documents.message_documents(messages)[0]])
 
 
-def insert_documents(
-    documents: Sequence[ChatDocument], content: str, render: Callable[[str], str] = str
-) -> RenderedPrompt:
-    """Insert documents before a message's content, render the message, and locate the documents."""
-    texts = [str(document).lstrip() for document in documents]
-    return _locate_inserted(lambda texts: render(SEPARATOR.join([*texts, content])), texts)
-
-
-def _locate_inserted(render_texts: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt:
-    if (rendered := chat_documents.locate_printed(render_texts, texts)) is None:
+def locate_inserted(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt:
+    """Render a prompt with documents, and locate them. Raise a 400 if the chat template changes their texts."""
+    if (rendered := chat_documents.locate_printed(render, texts)) is None:
         message = "the model's chat template changes the documents; put them into the messages as text"
         raise bad_request("documents", message, "invalid_documents")
     return rendered
@@ -195,24 +193,22 @@ def _arguments(call: EarlierToolCall, param: str) -> Json:
     raise bad_request(param, f"{param}: expected a JSON object, as text")
 
 
-def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Renderer:
-    """Return the renderer of a chat request. Errors of the chat template become a 400."""
+def chat_renderer(lm: DebiasedLM, body: ChatRequest) -> Callable[..., str]:
+    """Return ``lm.chat_text`` with the template variables of a request. Errors of the chat template become a 400."""
     variables = dict(body.chat_template_kwargs.__pydantic_extra__ or {}) if body.chat_template_kwargs else {}
     if reserved := sorted(variables.keys() & set(RESERVED)):
         param = f"chat_template_kwargs.{reserved[0]}"
         raise bad_request(param, f"{param} is set by the server; leave it out", "unsupported_parameter")
 
-    def render(messages: list[Json], **more: Any) -> str:
-        turns = form.with_instruction(chat_documents.join_parts(messages))
+    def chat_text(turns: Sequence[Json], tools: Sequence[Json] = (), **more: Any) -> str:
         try:
-            # "+", because an f-string would lose the marks on text that looks like control tokens
-            text = lm.chat_text(turns, form.tools, **{**variables, **more}) + form.beginning
+            text = lm.chat_text(turns, tools, **{**variables, **more})
         except ArgumentError as error:
             raise bad_request("messages", str(error), "no_chat_template") from error
-        except (Exception, RecursionError) as error:  # templates raise errors of any class
+        except Exception as error:  # templates raise errors of any class
             message = f"the model's chat template rejects this conversation: {error.__cause__ or error!s:.300}"
             raise bad_request("messages", message) from error
         check_characters(text, lm, "messages")
         return text
 
-    return render
+    return chat_text

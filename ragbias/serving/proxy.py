@@ -180,7 +180,10 @@ def arrange(body: Any, prompt: str, default: Method, settings: ProxySettings) ->
             holder = next((text for text in texts if text.message is last), None)
             if holder is None:
                 raise prompts.missing_documents(prompt, "\n".join(text.text for text in texts), documents)
-            text, boundaries = prompts.insert_documents(documents, holder.text)
+            question, inserted = holder.text, [str(document).lstrip() for document in documents]
+            text, boundaries = prompts.locate_inserted(
+                lambda texts: prompts.SEPARATOR.join([*texts, question]), inserted
+            )
             holder = holder._replace(text=text)
         flat = holder.text if holder else ""
         request = order_text(split_prompt(flat, None, boundaries, settings.strip_numbering, method=method))
@@ -217,7 +220,7 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
 def _find_text_with_documents(
     texts: Sequence[PromptText], documents: Sequence[ChatDocument] | None, settings: ProxySettings
 ) -> tuple[PromptText | None, Boundaries]:
-    """Return the last text that contains all documents, and their spans in it. The text is None if there is none."""
+    """Return the last text that contains all documents, or None if no text does, and the boundaries."""
     if documents == []:
         return None, locate("", documents=[])
     boundaries = locate("")

@@ -6,14 +6,21 @@ import httpx
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
-from ragbias.frameworks import ChatDocument, join_parts
+from ragbias.frameworks import AnswerFormat, ChatDocument
 from ragbias.serving.errors import ApiError
-from ragbias.serving.prompts import SEPARATOR, render_with_documents
+from ragbias.serving.prompts import SEPARATOR, render_chat
+from ragbias.serving.settings import ServerSettings
 from support.live_server import serving
 
 
-def render(talk, **_):
-    return "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in join_parts(talk))
+def render(talk, tools=(), **_):
+    return "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in talk)
+
+
+def rendered(documents, talk, chat_text=render):
+    """Render a conversation with documents as the server does. Return the prompt and the boundaries."""
+    documents = [ChatDocument("", text) for text in documents]
+    return render_chat(chat_text, talk, documents, AnswerFormat(), ServerSettings())
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,7 @@ def render(talk, **_):
 )
 def test_each_document_is_found_where_it_was_put(texts):
     talk = [{"role": "user", "content": "What is the mascot of Heron Mill?"}]
-    text, found = render_with_documents([ChatDocument("", each) for each in texts], talk, render)
+    text, found = rendered(texts, talk)
     assert found.n_found == len(texts) and found.source == "documents"
     assert [text[begin:end].strip("\n") for begin, end in found.texts or found.spans] == texts
     begin, end = found.spans[0][0], found.spans[-1][1]
@@ -60,21 +67,17 @@ def test_overlapping_documents_are_order_invariant(tiny):
 def test_a_template_that_changes_inserted_documents_is_refused():
     talk = [{"role": "user", "content": "Which?"}]
     with pytest.raises(ApiError, match="chat template changes the documents"):
-        render_with_documents(
-            [ChatDocument("", "a"), ChatDocument("", "b")], talk, lambda talk, **_: render(talk).upper()
-        )
+        rendered(["a", "b"], talk, lambda talk, tools, **_: render(talk).upper())
 
 
 def test_overlapping_documents_are_known_if_the_template_prints():
     texts = ["t", "t\n\nu\n\ns", "u\n\ns\n\nt"]
 
-    def with_documents(talk, documents=()):
+    def with_documents(talk, tools, documents=()):
         return "".join(f"<doc>{doc['text']}</doc>\n" for doc in documents) + render(talk)
 
     for order in permutations(texts):
-        text, found = render_with_documents(
-            [ChatDocument("", each) for each in order], [{"role": "user", "content": "Q"}], with_documents
-        )
+        text, found = rendered(order, [{"role": "user", "content": "Q"}], with_documents)
         assert [text[begin:end] for begin, end in found.texts] == list(order) and text.startswith("<doc>")
 
 
@@ -92,7 +95,7 @@ MILL, ABBEY, FALCON = DOCUMENTS
 def test_messages_with_some_of_the_documents_are_refused(contents, named):
     talk = [{"role": "user", "content": content} for content in contents]
     with pytest.raises(ApiError, match=f"the messages contain some, but {named}; leave all of them out"):
-        render_with_documents([ChatDocument("", text) for text in DOCUMENTS], talk, render)
+        rendered(DOCUMENTS, talk)
 
 
 @pytest.mark.parametrize(
@@ -101,5 +104,5 @@ def test_messages_with_some_of_the_documents_are_refused(contents, named):
 )
 def test_quotations_of_documents_are_reported(role, content, n_left_plain):
     talk = [{"role": role, "content": content}, {"role": "user", "content": QUESTION}]
-    found = render_with_documents([ChatDocument("", text) for text in DOCUMENTS], talk, render)[1]
+    found = rendered(DOCUMENTS, talk)[1]
     assert (found.n_found, found.n_left_plain) == (3, n_left_plain)

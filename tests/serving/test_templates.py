@@ -9,9 +9,10 @@ from serving.conftest import CHAT, DOCUMENTS, QUESTION
 
 from langchain_ragbias import ChatRagBias
 from ragbias.boundaries.sources import KnownText
-from ragbias.frameworks import join_parts
-from ragbias.serving.prompts import render_document_parts, template_messages
+from ragbias.frameworks import AnswerFormat, join_parts
+from ragbias.serving.prompts import render_chat, template_messages
 from ragbias.serving.schemas import ChatRequest
+from ragbias.serving.settings import ServerSettings
 from support.live_server import events, serving
 from support.scripted import TOOL_TEMPLATE, RecordingLM, saying, with_template
 
@@ -31,8 +32,8 @@ SEARCH = {
 CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "red gate"}}\n</tool_call>'
 
 
-def templated_text(messages: list[dict], **_: object) -> str:
-    return "".join(f"[{each['role']}] {each['content']}\n" for each in join_parts(messages))
+def templated_text(messages: list[dict], tools: object = (), **_: object) -> str:
+    return "".join(f"[{each['role']}] {each['content']}\n" for each in messages)
 
 
 def post(address: str, **body: object) -> httpx.Response:
@@ -90,7 +91,7 @@ def test_documents_of_tool_and_earlier_messages_stay_there():
     messages = template_messages(body)
     texts = "".join(f"{text[:8]}\n{text}\n\n" for text in DOCUMENTS)
     assert [each["content"] for each in join_parts(messages)] == [texts, "", texts]
-    text, found = render_document_parts(messages, templated_text)
+    text, found = render_chat(templated_text, messages, None, AnswerFormat(), ServerSettings())
     begin, end = text.index("[tool]"), len(text)
     assert found.n_found == len(DOCUMENTS) and all(begin < each[0] and each[1] <= end for each in found.spans)
 

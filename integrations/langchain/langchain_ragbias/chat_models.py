@@ -323,7 +323,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         call = self._merge_call({name: value for name, value in arguments.items() if name not in FORMAT}, stop)
         tools, choice, requested_format = map(arguments.get, FORMAT)
         form = answer_format(self.lm, tool_schemas(tools), choice, requested_format)
-        chat = render_conversation(self.lm, template_messages(messages), form, call.documents)
+        chat = render_conversation(self.lm.chat_text, template_messages(messages), form, call.documents)
         artifacts = [*chat.blocks, *artifact_texts(messages)]
         located = locate_documents(chat.prompt, call.documents, self.segmenter, parent, artifacts, chat.boundaries)
         return self._prepare_call(chat.prompt, call, located, form, chat.turns)

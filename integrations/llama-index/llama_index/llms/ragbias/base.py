@@ -313,7 +313,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         """Prepare a conversation, and locate its documents now: a synthesis may end before its stream is read."""
         if self._uses_chat_template:
             turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
-            chat = render_conversation(self.lm, turns, form, call.documents, conversation.join_parts)
+            chat = render_conversation(self.lm.chat_text, turns, form, call.documents, conversation.join_parts)
         else:
             chat = RenderedConversation(self._chat_prompt(messages), blocks=[conversation.last_documents(messages)])
         if call.documents is None:
