@@ -70,7 +70,7 @@ def serve(
     device: Annotated[str | None, typer.Option(help="Device, such as cuda. Default: a GPU if there is one.")] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Run each request alone, for bit-identical answers.")
-    ] = ServerSettings.strict,
+    ] = False,
     strip_numbering: StripNumbering = False,
     cache: Annotated[Path | None, typer.Option(help="Folder for cached documents.")] = None,
     cache_memory: Annotated[
@@ -103,6 +103,7 @@ def serve(
     Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /ready, /metrics, /docs.
     """
     options = {**context.params, "max_body_bytes": max_body_mb * 2**20, "cache": cache and str(cache.resolve())}
+    options["max_batch"] = 1 if strict else max_batch
     require_all("serve")
     from ragbias.serving.app import create_app
     from ragbias.serving.local_engine import LocalEngine

@@ -42,6 +42,11 @@ class _Job:
     def tokens(self) -> int:
         return len(self.request.tokens.ids) + self.settings.max_new_tokens
 
+    @property
+    def batch_key(self) -> tuple[object, ...]:
+        """The properties that all jobs of a batch must share."""
+        return self.settings, self.request.method, self.salt
+
 
 class Scheduler:
     """Answer prepared requests with one model. Call all methods from one event loop.
@@ -137,7 +142,7 @@ class Scheduler:
 
     async def _work(self) -> None:
         while self._jobs:
-            if len(self._jobs) < self._settings.batch_size and self._settings.batch_wait_ms:
+            if len(self._jobs) < self._settings.max_batch and self._settings.batch_wait_ms:
                 await asyncio.sleep(self._settings.batch_wait_ms / 1000)
             if batch := self._next_batch():
                 await self._run(batch)
@@ -147,8 +152,8 @@ class Scheduler:
         batch = self._jobs[:1]
         for job in self._jobs[1:]:
             n_tokens = max(member.tokens for member in (*batch, job)) * (len(batch) + 1)
-            fits = len(batch) < self._settings.batch_size and n_tokens <= self._settings.max_batch_tokens
-            if fits and _batch_key(job) == _batch_key(batch[0]):
+            fits = len(batch) < self._settings.max_batch and n_tokens <= self._settings.max_batch_tokens
+            if fits and job.batch_key == batch[0].batch_key:
                 batch.append(job)
         self._jobs = [job for job in self._jobs if job not in batch]
         return batch
@@ -176,11 +181,6 @@ class Scheduler:
             for job in jobs:
                 if not job.cancelled.is_set():
                     await self._run([job])
-
-
-def _batch_key(job: _Job) -> tuple[object, ...]:
-    """Return the properties that all jobs of a batch must share."""
-    return job.settings, job.request.method, job.salt
 
 
 class ServedModel(Scheduler):

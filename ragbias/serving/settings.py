@@ -24,20 +24,14 @@ class ServerSettings:
     max_new_tokens: Annotated[int, limits.TOKENS] | None = None  # None: only the context window limits it
     max_waiting: Annotated[int, limits.COUNTS] = 256  # queued requests
     max_connections: Annotated[int, limits.COUNTS] = 1_000  # at most half of the process's limit of open files
-    max_batch: Annotated[int, limits.COUNTS] = 8
+    max_batch: Annotated[int, limits.COUNTS] = 8  # 1 gives bit-identical answers
     max_batch_tokens: Annotated[int, limits.TOKENS] = 65_536  # including padding and new tokens
     batch_wait_ms: Annotated[int, Bounds(0, 60_000)] = 5  # time that a batch waits for more requests
     max_streams: Annotated[int, limits.COUNTS] = 4  # streams that run in parallel to a batch
-    strict: bool = False  # run each request alone, so that answers are bit-identical
     grace_seconds: Annotated[int, limits.SECONDS] = 30
     on_missing: limits.OnMissing = "warn"
     separator: str = ""  # between documents, for requests without `documents`
     segmenter: re.Pattern[str] | None = None  # matches a document; replaces the separator
-
-    @property
-    def batch_size(self) -> int:
-        """Maximum number of requests in one padded batch."""
-        return 1 if self.strict else self.max_batch
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ async def test_everybody_gets_their_own_answer(tiny, own):
 
 
 async def test_strict_gives_the_same_bits_as_alone(tiny, own):
-    with serving({"tiny": tiny}, strict=True) as address:
+    with serving({"tiny": tiny}, max_batch=1) as address:
         responses = await prompted(address, range(8), clients=8)
     for (text, logprobs), expected in zip(responses, own[:8], strict=True):
         assert text == expected.text
@@ -88,7 +88,7 @@ async def test_a_strict_vote_gives_the_same_bits_as_alone(tiny):
     vote = {"method": "permutation-vote", "max_new_tokens": 6, "logprobs": True}
     expected = tiny.generate(tiny.chat_text(messages), documents=documents, **vote)
     body = {"documents": documents, "ragbias": {"method": vote["method"]}}
-    with serving({"tiny": tiny}, strict=True) as address:
+    with serving({"tiny": tiny}, max_batch=1) as address:
         async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none") as client:
             answer = await client.chat.completions.create(
                 model="tiny", messages=messages, max_tokens=6, logprobs=True, extra_body=body
