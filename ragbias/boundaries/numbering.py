@@ -22,9 +22,9 @@ REACH = 1000  # number of characters around a document that are searched for its
 INSIDE = 300  # number of characters at the beginning of a document that are searched for its number
 MAX_TAG = 48  # number of characters at the end of a document that are searched for a closing tag
 MAX_COMPARED = 20  # maximum number of documents whose uncertain counters are compared
-HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
+FIELD_LINE = r"(?:[^\W\d][\w .-]{0,40}:[ \t].*|[ \t]*)\n"  # a line of metadata, or a blank line
+HEADER_OR_TAG = re.compile(rf"(?:{FIELD_LINE})*?(?P<whole>{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>)", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
-FIELD_LINE = re.compile(r"[^\W\d][\w .-]{0,40}:[ \t].*|\s*")  # a line of metadata, or a blank line
 HEADING_END = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # follows the number in a heading, but not in ``1.txt``
 WORDS = {  # counters that are reported but never removed
     "letter": "a b c d e f g h i j k l m n o p q r s t u v w x y z",
@@ -51,6 +51,9 @@ PAGE = re.compile(r"\bpage(?:[ _]?(?:label|number))?\W{1,4}\Z", re.IGNORECASE)
 BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
+Key = tuple[str, ...]  # "word" or "character", and the kind and the surroundings of a candidate
+
+
 class Candidate(NamedTuple):
     """``text[begin:end]``, which may be the number of a document. Only candidates of the same ``kind`` are compared."""
 
@@ -68,11 +71,6 @@ class Candidate(NamedTuple):
         return self.begin, self.end
 
     @property
-    def begins_line(self) -> bool:
-        """Whether the candidate is at the beginning of its line."""
-        return not self.line.rstrip("([{#").strip()
-
-    @property
     def may_be_content(self) -> bool:
         """Whether the candidate may be content of the document: part of a word, a date or a decimal number."""
         left, right = self.line[-2:], self.after[:2]
@@ -82,12 +80,13 @@ class Candidate(NamedTuple):
             return False
         return right[:1].isalnum() or (left[-1:].isalnum() and not GLUED_LABEL.search(self.line))
 
-    def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def keys(self) -> list[Key]:
         """Return two keys for groups of candidates: with the preceding word, and with the preceding character."""
         word = (OPEN_TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty or white space
+        character = self.line[-1:].strip(":>|; \t")  # not the end of a label or item, as in ``1. ...|2. ...``
         after = _normalise(self.after[:1])
-        character = _normalise(self.line[-1:])
-        return (self.kind, word.strip().lower().replace("'", '"'), after), (self.kind, character, after)
+        words = ("word", self.kind, _normalise(word.strip().lower()), after)
+        return [words, ("character", self.kind, _normalise(character), after)]
 
 
 def _candidates_in(text: str, region: CharSpan, index: int) -> Iterator[Candidate]:
@@ -148,9 +147,9 @@ def _span_to_cut(text: str, candidate: Candidate, begins_line: bool) -> CharSpan
     return begin, end
 
 
-def _normalise(char: str) -> str:
+def _normalise(part: str) -> str:
     """Map white space and the empty string to a space, and single to double quotation marks."""
-    return (char.strip() or " ").replace("'", '"')
+    return (part if part.strip() else " ").replace("'", '"')
 
 
 Series = Sequence[Candidate]  # one candidate for each document
@@ -169,21 +168,19 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     taken: set[CharSpan] = set()
     footers: list[Series] = []  # numbers after the documents that are equal to metadata, perhaps by chance
     before, after = _regions_around(text, spans)
-    everywhere = [before, after, *_regions_in_headers(text, spans)]
-    for exact, regions in itertools.product((True, False), (after, before, *everywhere[2:])):
+    inside = _regions_in_headers(text, spans)
+    for exact, regions in itertools.product((True, False), (after, before, *inside)):
         for series in regions.certain_series(exact, taken):
-            is_metadata = _belong_to_metadata(text, series, values)
-            if (
-                not is_metadata or regions is after
-            ):  # metadata after a document is not part of the next document's header
-                taken.update(candidate.span for candidate in series)
-            if is_metadata:
-                footers += [series] if regions is after else []
-            else:
-                begins_line = all(candidate.begins_line for candidate in regions.without_edge(series))
+            if not _belong_to_metadata(text, series, values):
+                begins_line = not any(c.line.rstrip("([{#").strip() for c in regions.without_edge(series))
                 cuts |= {_span_to_cut(text, candidate, begins_line): candidate.document for candidate in series}
+            elif regions is after:
+                footers.append(series)
+            else:
+                continue
+            taken.update(candidate.span for candidate in series)  # they are not part of the next document's header
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
-    counted = [before.even_series(taken, after), *(regions.even_series(taken) for regions in everywhere[1:])]
+    counted = [before.even_series(taken, after), *(regions.even_series(taken) for regions in (after, *inside))]
     doubtful = any(
         (_is_consecutive(series) and not all(PAGE.search(candidate.line) for candidate in series))
         or not _belong_to_metadata(text, series, values)
@@ -203,38 +200,41 @@ class _Regions:
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.text, self.spans, self.edge = text, spans, edge
-        self.groups: list[dict[tuple[str, ...], dict[int, list[Candidate]]]] = [{}, {}]
+        self.groups: dict[Key, dict[int, list[Candidate]]] = {}  # candidates by key and document
         for index, span in enumerate(spans):
             for candidate in _candidates_in(text, span, index):
                 if index >= MAX_COMPARED and candidate.kind != "figure":
                     continue
-                keys = [candidate.keys()]
-                mark = r"[\s>:\[({]" if index == edge else r"[|;](?=\S?\Z)"  # as in ``Context: 1. ...|2. ...``
-                opening = candidate._replace(line=re.split(mark, candidate.line)[-1])
-                if edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
-                    keys.append(opening.keys())
-                for group, key in dict.fromkeys(pair for both in keys for pair in enumerate(both)):
-                    self.groups[group].setdefault(key, {}).setdefault(index, []).append(candidate)
+                keys = candidate.keys()
+                if index == edge == 0 and not candidate.line[-1:].isalnum():  # other text may precede the first header
+                    keys += candidate._replace(line="").keys()
+                for key in dict.fromkeys(keys):
+                    self.groups.setdefault(key, {}).setdefault(index, []).append(candidate)
 
     def without_edge(self, series: Series) -> Series:
         return [candidate for candidate in series if candidate.document != self.edge]
 
     def certain_series(self, exact: bool, taken: AbstractSet[CharSpan]) -> Iterator[Series]:
         """Yield series of numbers that belong to the template. ``exact`` requires the same word before all numbers."""
-        for key, found in self.groups[not exact].items():
-            if key[0] == "figure" and len(found) == len(self.spans):
+        level = "word" if exact else "character"
+        for key, found in self.groups.items():
+            if key[:2] == (level, "figure") and len(found) == len(self.spans):
                 for series in self._aligned_series([found[index] for index in range(len(found))]):
-                    inner = self.without_edge(series)
-                    totals = {total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in inner}
-                    leads = {self.text[candidate.region[0] : candidate.begin] for candidate in series}
-                    is_content = any(candidate.may_be_content for candidate in inner) or len(totals) > 1
-                    other = self.edge and len(leads) > 1 and not exact  # the last number may be part of the question
-                    # in the text before the documents, only a number near the first document counts
-                    lines = [self.text.count("\n", c.end, c.region[1]) for c in series]
-                    other = other or (self.edge == 0 and lines[0] not in lines[1:])
-                    apart = taken.isdisjoint(candidate.span for candidate in series)
-                    if apart and _is_consecutive(series) and not is_content and not other:
+                    is_free = taken.isdisjoint(candidate.span for candidate in series)
+                    if is_free and _is_consecutive(series) and not self._may_be_other_text(series, exact):
                         yield series
+
+    def _may_be_other_text(self, series: Series, exact: bool) -> bool:
+        """Whether a series may be content of the documents, or its number in the edge region other text there."""
+        inner = self.without_edge(series)
+        totals = {total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in inner}
+        if len(totals) > 1 or any(candidate.may_be_content for candidate in inner):
+            return True
+        if self.edge == 0:  # in the text before the documents, only a number near the first document counts
+            lines = [self.text.count("\n", candidate.end, candidate.region[1]) for candidate in series]
+            return lines[0] not in lines[1:]
+        leads = {self.text[candidate.region[0] : candidate.begin] for candidate in series}
+        return self.edge is not None and len(leads) > 1 and not exact  # the last number may be part of the question
 
     def _aligned_series(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
         """Yield series with one candidate per region if all regions except ``edge`` have equally many candidates."""
@@ -249,8 +249,9 @@ class _Regions:
 
         If the regions ``after`` the documents are given, also yield series that occur only between documents.
         """
-        for key, found in self.groups[1].items():
-            between = after and self.edge not in found and after.edge not in after.groups[1].get(key, ())
+        groups = {key: found for key, found in self.groups.items() if key[0] == "character"}
+        for key, found in groups.items():
+            between = after and self.edge not in found and after.edge not in after.groups.get(key, ())
             indices = range(1 if between else 0, min(len(self.spans), MAX_COMPARED))
             by_value = [{c.value: c for c in found.get(index, ()) if c.span not in taken} for index in indices]
             constant = len(by_value) == 2 and by_value[0].keys() == by_value[1].keys()
@@ -284,22 +285,10 @@ def _regions_around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Re
 
 def _regions_in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
     """Return the regions of headers or opening tags inside the documents, and the regions of closing tags."""
-    headers = [_header(text, *span) for span in spans]
+    headers = [HEADER_OR_TAG.match(text, begin, min(end, begin + REACH)) for begin, end in spans]
     tags = [CLOSING_TAG.search(text, max(begin, end - MAX_TAG), end) for begin, end in spans]
-    found = [headers, [tag and tag.span() for tag in tags]]
+    found = [[header and header.span("whole") for header in headers], [tag and tag.span() for tag in tags]]
     return [_Regions(text, [span for span in some if span]) for some in found if all(some)]
-
-
-def _header(text: str, begin: int, end: int) -> CharSpan | None:
-    limit = min(end, begin + REACH)
-    while begin < limit:
-        if match := HEADER_OR_TAG.match(text, begin, end):
-            return match.span()
-        line = text.find("\n", begin, limit)
-        if line < 0 or not FIELD_LINE.fullmatch(text, begin, line):
-            return None
-        begin = line + 1
-    return None
 
 
 def _belong_to_metadata(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:
@@ -307,16 +296,13 @@ def _belong_to_metadata(text: str, series: Series, values: Sequence[Collection[s
 
     A metadata value that is only a number may equal the document's number by chance.
     """
-    lengths = [_metadata_length(text, candidate, values[candidate.document]) for candidate in series]
+    lengths = []
+    for candidate in series:
+        begin, end = candidate.span
+        around = (v for v in values[candidate.document] if text.find(v, max(0, end - len(v)), begin + len(v)) >= 0)
+        lengths.append(max(map(len, around), default=0))
     longer = any(length > candidate.end - candidate.begin for length, candidate in zip(lengths, series, strict=True))
     return longer or all(lengths)
-
-
-def _metadata_length(text: str, candidate: Candidate, values: Collection[str]) -> int:
-    """Return the length of the longest metadata value that contains the number, or 0 if there is none."""
-    begin, end = candidate.span
-    around = (value for value in values if len(value) >= end - begin)
-    return max((len(v) for v in around if text.find(v, max(0, end - len(v)), begin + len(v)) >= 0), default=0)
 
 
 def _make_disjoint(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
