@@ -81,13 +81,11 @@ class Prompt:
         """Split a flat prompt at the character spans of its documents.
 
         Text without words between two documents is a separator. Words between them are the header of the next document,
-        such as ``Document [2](Title: ...)``. If all gaps have the same words, these may be a footer instead.
+        such as ``Document [2](Title: ...)``, or a header or footer that all documents share.
 
-        Each document gets one separator, so that documents can be reordered. If a separator follows the last document,
-        each document ends with its separator. Otherwise each document begins with its separator. If the first document
-        has none, one is added. Apart from this separator and removed numbers, the text does not change.
-
-        Spans may begin at the headers or after them. Both give the same result if it is clear where the first begins.
+        Each document gets one separator, so that documents can be reordered: after it if a separator follows the last
+        document, otherwise before it. If the first document has none, one is added. Apart from this separator and
+        removed numbers, the text does not change. Spans may begin at the headers or after them.
 
         Args:
             text: the prompt, including the chat template.
@@ -98,7 +96,7 @@ class Prompt:
         Raises:
             WrongTypeError: the text is not a string.
             SpanError: spans overlap or lie outside the text.
-            AmbiguousSegmentsError: documents have footers, or the first header is ambiguous.
+            AmbiguousSegmentsError: headers, footers and separators cannot be distinguished.
             EmptyDocumentError: a span contains no text.
         """
         return split_text(text, spans, strip_numbering)[0]

@@ -33,6 +33,10 @@ AMBIGUOUS_SPACE = (
 )
 STRIPPING_HELPS = "strip_numbering=True removes the numbers from the headers"
 ONLY_SPACE = "only the documents' own white space separates them; join the documents with a separator"
+UNKNOWN_HEADER = (
+    "the documents have headers, but the first one cannot be distinguished from the text before it, or the text after "
+    "the last document begins like them; begin all headers with the same words, each on its own line"
+)
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several non-white characters
 MAX_OPENING = 60  # number of characters that are searched for the start of a message or string literal
 MESSAGE_OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:{ROLE})?\s*|[:\[(,]\s*[\"'])\Z")
@@ -152,21 +156,13 @@ def _normalise_space(space: str) -> str:
     return "\n\n" if len(space.splitlines()) > 1 or space.endswith(("\n", "\r")) else " " * bool(space)
 
 
-class _Surroundings(NamedTuple):
-    """The text around the documents of a prompt."""
-
-    headers: list[str]  # text before each document; may be empty
-    footer: str  # text after each document
-    separator: str  # text between a footer and the next header, without words
-
-
-def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
-    """Distinguish separators from headers and footers. Raise ``AmbiguousSegmentsError`` if that is impossible.
+def _surroundings(text: str, spans: Sequence[CharSpan]) -> tuple[list[str], str, str]:
+    """Return the header of each document, the footer of all documents, and the separator. They may be empty.
 
     Words between two documents are headers or footers, never separators. If the same words also precede the first
     document or follow the last one, they are a header or footer that all documents share. Otherwise the words are
-    headers, provided that the first header can be distinguished from the prefix. The result does not depend on the
-    order of the documents.
+    headers. The result does not depend on the order of the documents. Raise ``AmbiguousSegmentsError`` if headers,
+    footers and separators cannot be distinguished.
     """
     gaps = gaps_between(text, spans)
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
@@ -178,12 +174,10 @@ def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
             constant = None if _ends_with_header(gap, prefix) else ("", "", gap)
         if constant is not None:
             header, footer, separator = constant
-            return _Surroundings([header] * len(spans), footer, separator)
+            return [header] * len(spans), footer, separator
     separator, headers = _separator_and_headers(gaps)
-    first = ""
-    if any(headers):
-        first = _numbered_first_header(prefix, headers) or _first_header_by_lines(prefix, suffix, headers)
-    return _Surroundings([first, *headers], "", separator)
+    first = _first_header(prefix, suffix, headers) if any(headers) else ""
+    return [first, *headers], "", separator
 
 
 def _ends_with_header(gap: str, prefix: str) -> bool:
@@ -239,6 +233,23 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
     return (separators or [""])[0], headers
 
 
+def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
+    """Return the first document's header: like the other headers, but numbered, or with the same first words."""
+    if header := _numbered_first_header(prefix, headers):
+        return header
+    header = "\n".join(prefix.split("\n")[-1 - headers[0].count("\n") :])
+    alike = {NUMBER.sub("0", other) for other in (header, *headers)}
+    shared = common_prefix(*alike)
+    repeated = len(alike) > 1 and shared in {header.rstrip() for header in alike}  # a repeated title may be a footer
+    of_suffix = common_prefix(shared, NUMBER.sub("0", suffix.lstrip()))
+    same_lines = len({header.count("\n") for header in alike}) == 1
+    if repeated or not same_lines or not HEADER_START.match(shared) or HEADER_START.match(of_suffix):
+        raise AmbiguousSegmentsError(UNKNOWN_HEADER)
+    if not _begins_header(prefix.removesuffix(header), header):
+        raise AmbiguousSegmentsError(UNKNOWN_HEADER)
+    return header
+
+
 def _numbered_first_header(prefix: str, headers: Sequence[str]) -> str:
     """Return the header of the first document if all headers are numbered, or differ only in their numbers, else ""."""
     tail = prefix[-MAX_FIRST_HEADER:]
@@ -251,24 +262,3 @@ def _numbered_first_header(prefix: str, headers: Sequence[str]) -> str:
         if same and _begins_header(prefix.removesuffix(same[0]), same[0]):
             return same[0]
     return ""
-
-
-def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    """Return the last lines of the prefix as the first header. All headers must begin with the same text."""
-    header = "\n".join(prefix.split("\n")[-1 - headers[0].count("\n") :])
-    alike = {NUMBER.sub("0", other) for other in (header, *headers)}
-    shared = common_prefix(*alike)
-    same_lines = len({header.count("\n") for header in alike}) == 1
-    repeated = len(alike) > 1 and shared in {header.rstrip() for header in alike}  # a repeated title may be a footer
-    begins = HEADER_START.match(shared) and _begins_header(prefix.removesuffix(header), header)
-    if repeated or not same_lines or not begins:
-        raise AmbiguousSegmentsError(
-            "the documents have headers, but the first one cannot be distinguished from the text before it; "
-            "begin all headers with the same words, each on its own line"
-        )
-    if HEADER_START.match(common_prefix(shared, NUMBER.sub("0", suffix.lstrip()))):
-        raise AmbiguousSegmentsError(
-            "the text after the last document begins like the headers, so the headers may be footers; "
-            "begin the headers differently, or put them into the documents"
-        )
-    return header

@@ -40,7 +40,7 @@ RECOGNISERS: dict[Callable[..., Any], Labels] = {
     assignment.assign_occurrences: _forms,
     assignment.select_last_message: lambda _, found: ["turn: unclear, refused"] * (found is None),
     assignment._have_same_introduction: lambda _, alike: ["turn: a chat loop"] * bool(alike),
-    metadata_blocks.extend_to_metadata: lambda _, found: ["header: metadata"] * bool(found),
+    metadata_blocks._apply_template: lambda _, found: ["header: metadata"] * bool(found),
     text.enclosing_elements: lambda frame, found: (
         ["header: tag or printed list"] * (found is not frame.f_locals["spans"])
     ),
@@ -48,7 +48,9 @@ RECOGNISERS: dict[Callable[..., Any], Labels] = {
         ["header: the same for all"] * bool(found and (found[0] or found[1]))
     ),
     splitting._numbered_first_header: lambda _, header: ["header: of a known form"] * bool(header),
-    splitting._first_header_by_lines: lambda _, header: ["header: as many lines as the others"] * bool(header),
+    splitting._first_header: lambda frame, header: (
+        ["header: as many lines as the others"] * bool(header and "alike" in frame.f_locals)
+    ),
     recognisers.find_below_headers: lambda _, found: ["headers: ambiguous, refused"] * bool(found and found[1]),
     numbering._Regions.certain_series: lambda _, series: ["numbers: certain"] * bool(series),
     numbering._Regions.even_series: lambda _, series: [f"numbers: doubtful, {series[0].kind}"] if series else [],
