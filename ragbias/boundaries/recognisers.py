@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ragbias.boundaries.text import (
     DOCUMENT_LABEL,
@@ -81,10 +81,16 @@ def select_message(text: str, spans: Sequence[CharSpan]) -> list[CharSpan]:
     return max(groups, key=lambda group: (len(group), sum(e - b for b, e in group), group[0][0]), default=[])
 
 
-def _check_spans(text: str, spans: Sequence[object], source: str) -> list[CharSpan]:
+def _check_spans(text: str, spans: Sequence[Any], source: str) -> list[CharSpan]:
+    """Convert spans to pairs of ``int``. Raise ``SegmenterError`` unless they are ascending, disjoint and not blank."""
     checked: list[CharSpan] = []
     for span in spans:
-        begin, end = _span_edges(span, source)
+        try:  # edges may have any integer type, such as NumPy's
+            begin, end = (operator.index(edge) for edge in span if not isinstance(edge, bool))
+        except (TypeError, ValueError) as error:
+            numbers = isinstance(span, (list, tuple)) and all(isinstance(edge, (int, float)) for edge in span)
+            value = f"the span {span!r}" if numbers else f"a {type(span).__name__}"  # errors quote no text
+            raise SegmenterError(f"{source} returned {value}; expected only (begin, end), or only texts") from error
         if not 0 <= begin <= end <= len(text):
             raise SegmenterError(f"span ({begin}, {end}) of {source} lies outside the prompt of length {len(text)}")
         if not text[begin:end].strip():
@@ -96,18 +102,6 @@ def _check_spans(text: str, spans: Sequence[object], source: str) -> list[CharSp
             )
         checked.append((begin, end))
     return checked
-
-
-def _span_edges(span: object, source: str) -> CharSpan:
-    """Convert a span of any integer type, such as NumPy's, to a pair of ``int``."""
-    edges = list(span) if isinstance(span, Iterable) and not isinstance(span, (str, bytes)) else []
-    try:
-        begin, end = (operator.index(edge) for edge in edges if not isinstance(edge, bool))
-    except (TypeError, ValueError) as error:
-        numbers = bool(edges) and all(isinstance(edge, (int, float)) for edge in edges)  # errors quote no text
-        value = f"the span {span!r}" if numbers else f"a {type(span).__name__}"
-        raise SegmenterError(f"{source} returned {value}; expected only (begin, end), or only texts") from error
-    return begin, end
 
 
 def document_elements(text: str) -> list[CharSpan]:

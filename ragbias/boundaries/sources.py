@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import accumulate, islice
 from pathlib import PureWindowsPath
+from typing import Any
 
 from ragbias.boundaries.matching import escaped_forms
 from ragbias.errors import WrongTypeError
@@ -45,14 +46,11 @@ class KnownText(str):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object] | None = None, id: str | None = None) -> KnownText:
-        """Combine a text with its metadata. Values that are too long for a document's header are dropped.
+        """Combine a text with its metadata and id, which prompts may print with ``str``, ``repr`` or ``json.dumps``.
 
-        Args:
-            text: the document's text.
-            metadata: the document's metadata, which a prompt may print with ``str``, ``repr`` or ``json.dumps``.
-            id: the document's id.
+        Values that are too long for a document's header are dropped.
         """
-        return cls(text, (field for field in _printed_fields(metadata or {}, id) if _is_short(*field)))
+        return cls(text, _printed_fields(metadata or {}, id))
 
     def __reduce__(self) -> tuple[type[KnownText], tuple[str, tuple[Field, ...]]]:
         return KnownText, (str(self), self.fields)
@@ -77,32 +75,26 @@ def merge_fields(old: str, new: str) -> str:
     return new if set(old_fields) <= set(new_fields) else KnownText(new, (*new_fields, *old_fields))
 
 
-def _printed_fields(metadata: Mapping[str, object], id: str | None) -> list[Field]:
-    fields: list[Field] = []
-    plain = len(metadata) < MAX_FIELDS and all(isinstance(value, SCALARS) for value in metadata.values())
-    if metadata and plain:
-        fields += _try_field("metadata", repr, metadata) + _try_field("metadata!j", json.dumps, metadata)
-    named = {str(name): value for name, value in metadata.items() if isinstance(name, SCALARS)}
-    for name, value in islice({"id": id, **named}.items(), MAX_VALUES):
+def _printed_fields(metadata: Mapping[str, object], id: str | None) -> Iterator[Field]:
+    """Yield the names of the metadata with each printed form of their values that is short enough for a header."""
+    printed: list[tuple[str, Callable[[Any], str], object]] = []
+    if metadata and len(metadata) < MAX_FIELDS and all(isinstance(value, SCALARS) for value in metadata.values()):
+        printed += [("metadata", repr, metadata), ("metadata!j", json.dumps, metadata)]
+    values = {"id": id, **{str(name): value for name, value in metadata.items() if isinstance(name, SCALARS)}}
+    for name, value in islice(values.items(), MAX_VALUES):
         if value is not None and (isinstance(value, SCALARS) or not isinstance(value, (Mapping, Iterable))):
-            fields += _try_field(name, str, value) + _try_field(f"{name}!r", repr, value)
-    paths = [(name, PureWindowsPath(value)) for name, value in fields if IS_PATH.fullmatch(value)]  # splits at / and \
-    return [
-        *fields,
-        *(field for name, path in paths for field in ((f"{name}!name", path.name), (f"{name}!stem", path.stem))),
-    ]
-
-
-def _try_field(name: str, write: Callable[[object], str], value: object) -> list[Field]:
-    try:
-        return [(name, write(value))]
-    except Exception:  # user code may raise any error, and metadata is optional
-        return []
-
-
-def _is_short(name: str, value: str) -> bool:
-    longest = MAX_PRINTED if name in ("metadata", "metadata!j") else MAX_VALUE
-    return bool(value.strip()) and len(value) <= longest
+            printed += [(name, str, value), (f"{name}!r", repr, value)]
+    for name, write, value in printed:
+        try:
+            text = write(value)
+        except Exception:  # user code may raise any error, and metadata is optional
+            continue
+        if text.strip() and len(text) <= (MAX_PRINTED if value is metadata else MAX_VALUE):
+            yield name, text
+            if IS_PATH.fullmatch(text):
+                path = PureWindowsPath(text)  # splits at / and \
+                yield f"{name}!name", path.name
+                yield f"{name}!stem", path.stem
 
 
 class _Block:
@@ -119,8 +111,7 @@ _current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=No
 def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
     """Set the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
 
-    Of nested blocks, the innermost one applies. A block also applies in threads that run in a copy of its context, as
-    LangChain's threads do.
+    The innermost block applies, also in threads that run in a copy of its context, as LangChain's threads do.
 
     Args:
         docs: strings, or objects with a text attribute ``page_content`` (LangChain) or ``text`` (LlamaIndex).
@@ -234,10 +225,13 @@ class Registry:
             self._drop_old(time.monotonic())
             probes = [probe for _, retrieval in self._retrievals.values() for probe in retrieval]
         pieces = {prompt[begin : begin + PROBE] for begin in range(len(prompt) - PROBE + 1)} if probes else set()
-        likely = {text for text, probe in probes if probe in pieces or (len(probe) < PROBE and probe in prompt)}
-        for text, _ in probes if "\\" in prompt else ():
-            forms = map(_middle, escaped_forms(text.strip()))
-            if text not in likely and any(form in pieces or (len(form) < PROBE and form in prompt) for form in forms):
+
+        def occurs(probe: str) -> bool:
+            return probe in pieces or (len(probe) < PROBE and probe in prompt)
+
+        likely = {text for text, probe in probes if occurs(probe)}
+        for text in {text for text, _ in probes} - likely if "\\" in prompt else ():
+            if any(occurs(_middle(form)) for form in escaped_forms(text.strip())):
                 likely.add(text)
         return likely
 
