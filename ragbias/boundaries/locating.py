@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ragbias.boundaries.assignment import (
     UNCLEAR,
     Known,
     assign_occurrences,
     count_outside,
-    is_in_sentence,
     is_long,
     message_bounds,
     outermost_occurrences,
+    outside_sentences,
     select_last_message,
 )
 from ragbias.boundaries.matching import (
-    MAX_OCCURRENCES,
     Occurrence,
     count_absent,
     ends_block,
@@ -35,8 +33,8 @@ from ragbias.boundaries.metadata_blocks import Fields, extend_to_metadata
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, check_segmenter, find_below_headers, segment, select_message
 from ragbias.boundaries.sources import KnownText, Registry, Retrieval, current_documents, document_texts, fields_of
-from ragbias.boundaries.splitting import DocumentNumbers, split
-from ragbias.boundaries.text import CharSpan, enclosing_elements, gaps_between, is_separator
+from ragbias.boundaries.splitting import STRIPPING_HELPS, split
+from ragbias.boundaries.text import CharSpan
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NOTHING_GIVEN = "no documents were given"
@@ -66,13 +64,11 @@ class Boundaries:
             includes its known metadata around the text (``Title: ...``, ``Source: ...``).
         source: ``"documents"`` (given explicitly), ``"artifact"`` (in tool messages), ``"run"`` (retrieved in the same
             run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered), or ``"none"``.
-        n_expected: number of documents that the source provides. From the registry, only documents that occur in the
-            prompt count. From a segmenter, the documents of one message count, unless another source provides more
-            documents. If no document is found, this is the number of documents that the first source provides.
+        n_expected: number of documents that the source provides. From the registry, only documents in the prompt count.
+            If no document is found, this is the number of documents that the first source provides.
         reason: why documents are missing; empty if none is missing. Never contains text of a document.
-        n_left_plain: number of other retrieved documents in the prompt that methods do not treat: quotations, and
-            documents from earlier turns or other retrievals.
-        n_untreated: number of documents from this run or its tool messages that methods do not treat.
+        n_left_plain: number of other retrieved documents in the prompt: quotations, and documents of earlier turns.
+        n_untreated: number of documents of this run or its tool messages in the prompt, but not in ``spans``.
         n_absent: number of expected documents of which the prompt contains no part.
         texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
         metadata: the metadata of each document as printed in the prompt; empty if none is known.
@@ -108,11 +104,11 @@ def locate(
 
     Documents must occur verbatim and in full. They may be stripped, or escaped as in a printed list. Documents from
     ``documents``, ``artifacts`` and ``run`` are also found if a formatter joined the lines of all documents, or cut all
-    documents to the same length.
+    documents to the same length. If no source has a document in the prompt, documents are found by numbered headers,
+    such as ``Document [1](Title: ...)``, between ``<documents>`` and ``</documents>``.
 
     In a conversation, only documents of the last message with documents are found. If the choice is ambiguous, no
-    documents are found, and ``reason`` explains why. If no source has a document in the prompt, documents are found by
-    numbered headers, such as ``Document [1](Title: ...)``, between ``<documents>`` and ``</documents>``.
+    documents are found, and ``reason`` explains why.
 
     Args:
         text: the prompt for the model, including the chat template.
@@ -137,59 +133,70 @@ def locate(
     documents = current_documents() if documents is None else documents
     if documents is not None and not documents:
         return Boundaries((), "documents", 0, "an empty list of documents was given")
-    lists = {"documents": [] if documents is None else [documents], "artifact": artifacts, "run": run}
+
+    lists = {"documents": [documents or ()], "artifact": artifacts, "run": run}
     known = _find_known_texts(text, lists, registry)
-    occurrences = {**known.occurrences, **known.remembered}
-    result, failures = None, list[Boundaries]()
+    attempts: list[Boundaries] = []  # one for each source, until a source has a document in the prompt
     for source, retrievals in known.retrievals.items():
-        attempt = _locate_retrievals(text, retrievals, known.occurrences, source)
-        if attempt.source != "none":
-            result = attempt
+        attempts.append(_locate_retrievals(text, retrievals, known.occurrences, source))
+        if attempts[-1].source != "none":
             break
-        failures.append(attempt)
     else:
-        result = _locate_by_registry(text, known.recent, known.remembered)
-    if documents is None and result and result.spans:
-        result = _check_for_other_documents(text, result, registry, occurrences)
+        attempts.append(_locate_by_registry(text, known.recent, known.remembered))
+    if documents is None and attempts[-1].spans:
+        attempts[-1] = _check_for_other_texts(text, attempts[-1], registry, known)
     if segmenter is not None:
-        result = _improve_with_segmenter(text, segmenter, result, len(documents or ()))
-    if result is None or result.source == "none":
-        failures += [] if result is None else [result]
-        result = _locate_by_headers(text, failures)
-    reason = "; ".join(attempt.reason for attempt in (*failures, result) if attempt.reason)
+        attempts[-1] = _improve_with_segmenter(text, segmenter, attempts[-1], len(documents or ()))
+    if attempts[-1].source == "none":
+        attempts.append(_locate_by_headers(text, attempts))
+
+    *_, result = attempts
+    reason = "; ".join(attempt.reason for attempt in attempts if attempt.reason)
     if not (result.spans or reason):
         known_by = NOTHING_RECOGNISED if registry else NOTHING_KNOWN if registry is not None else NOTHING_GIVEN
         reason = WITHIN_TEXT if any(map(is_long, known.remembered)) else known_by
-    n_left_plain = count_outside(text, occurrences, result.spans)
+    n_left_plain = count_outside(text, {**known.occurrences, **known.remembered}, result.spans)
     plain = {name: found for name, found in known.occurrences.items() if not any(o.is_in(result.spans) for o in found)}
     n_untreated = count_outside(text, plain, result.spans) if documents is None else 0
     return replace(result, reason=reason, n_left_plain=n_left_plain, n_untreated=n_untreated)
 
 
-class _KnownTexts(NamedTuple):
-    """Texts of documents that a prompt may contain, and their occurrences in the prompt."""
+@dataclass(frozen=True)
+class _KnownTexts:
+    """Texts of documents that a prompt may contain, and their occurrences in the prompt.
 
-    retrievals: dict[str, list[Retrieval]]  # by source: documents, artifact and run, if it has any
-    occurrences: Known  # of the texts in ``retrievals``
-    recent: list[Retrieval]  # retrievals of the registry with a text in the prompt
-    remembered: Known  # occurrences of the registry's texts
+    Attributes:
+        retrievals: lists of texts by source (documents, artifact, run), without empty lists.
+        occurrences: occurrences of the texts in ``retrievals``.
+        recent: retrievals of the registry with a text in the prompt.
+        remembered: occurrences of the registry's texts.
+    """
+
+    retrievals: Mapping[str, Sequence[Retrieval]]
+    occurrences: Known
+    recent: Sequence[Retrieval]
+    remembered: Known
 
 
 def _find_known_texts(
-    text: str, lists: Mapping[str, Iterable[Iterable[str]]], registry: Registry | None
+    text: str, lists: Mapping[str, Sequence[Iterable[str]]], registry: Registry | None
 ) -> _KnownTexts:
     """Search for the texts of all sources. Drop retrievals that consist of the joined texts of other retrievals."""
-    retrievals = {source: [texts for texts in map(document_texts, lists[source]) if texts] for source in lists}
+    retrievals = {source: [texts for texts in map(document_texts, some) if texts] for source, some in lists.items()}
     occurrences = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
     remembered = occurrences_by_document(text, registry.likely_in(text), strict=True) if registry else {}
     candidates = registry.candidates() if registry else []
-    recent = [retrieval for retrieval in candidates if not remembered.keys().isdisjoint(retrieval)]
+    recent = [texts for texts in candidates if not remembered.keys().isdisjoint(texts)]
     parts = [*retrievals["artifact"], *retrievals["run"], *recent]
     joined = {texts for texts in parts if _is_joined_text(texts, parts)}
     for source in ("artifact", "run"):
         retrievals[source] = [texts for texts in retrievals[source] if texts not in joined]
-    recent = [texts for texts in recent if texts not in joined]
-    return _KnownTexts({source: some for source, some in retrievals.items() if some}, occurrences, recent, remembered)
+    return _KnownTexts(
+        {source: some for source, some in retrievals.items() if some},
+        occurrences,
+        [texts for texts in recent if texts not in joined],
+        remembered,
+    )
 
 
 def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Known, source: str) -> Boundaries:
@@ -200,8 +207,7 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
     """
     documents = set(chain.from_iterable(retrievals))
     occurrences = {document: some for document, some in occurrences.items() if document in documents}
-    is_capped = any(is_long(document) and len(some) >= MAX_OCCURRENCES for document, some in occurrences.items())
-    in_message = None if is_capped else select_last_message(text, occurrences)  # capped: a prompt of repeated lines
+    in_message = select_last_message(text, occurrences)
     if in_message is None:
         return Boundaries((), source, len(occurrences), UNCLEAR)
     if any(isinstance(document, KnownText) for document in documents):  # retrievals of plain strings may be questions
@@ -211,36 +217,41 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
         n_documents = _merge_counts(retrievals).total()
         reason = f"none of the {n_documents} documents {ORIGIN[source]} appears verbatim in the prompt"
         return Boundaries((), "none", n_documents, reason)
+
     expected = _count_expected(text, candidates, in_message)
     fields = fields_of(chain.from_iterable(candidates))
-    whole = assign_occurrences(text, list(expected.elements()), in_message)
-    if whole is None:
+    found = assign_occurrences(text, list(expected.elements()), in_message)
+    if found is None:
         return Boundaries((), source, expected.total(), UNCLEAR)
     try:
-        spans = _spans_with_metadata(text, whole, fields)
+        spans = extend_to_metadata(text, [o.span for o in found], [fields.get(o.document, {}) for o in found])
     except AmbiguousSegmentsError as error:
         return Boundaries((), source, expected.total(), str(error))
-    missing = expected - Counter(occurrence.document for occurrence in whole)
+
+    missing = expected - Counter(occurrence.document for occurrence in found)
     if source == "registry":  # a text that occurs only inside the documents is not missing
-        missing &= Counter({name: sum(not o.is_in(spans) for o in occurrences_of(text, name)) for name in missing})
+        for name in missing:
+            missing[name] = min(missing[name], sum(not o.is_in(spans) for o in occurrences_of(text, name)))
     unknown = [document for document in missing.elements() if document not in occurrences]
-    n_absent = count_absent(text, unknown, whole)
+    n_absent = count_absent(text, unknown, found)
     n_lost = 0 if source == "registry" else len(unknown)  # recent retrievals may belong to other prompts
     n_apart = missing.total() - n_lost
+    reasons = []
+    if n_lost:
+        n_documents = expected.total()
+        reasons.append(f"{n_lost} of the {n_documents} documents {ORIGIN[source]} do not appear verbatim in the prompt")
+    if n_apart:
+        reasons.append(f"{n_apart} documents are apart from the others and are left as plain text")
     # the prompt of a grader contains one of the retrieved documents by design
-    is_grader = len(whole) == 1 and n_absent == missing.total() and source in ("artifact", "run")
-    clauses = {
-        f"{n_lost} of the {expected.total()} documents {ORIGIN[source]} do not appear verbatim in the prompt": n_lost,
-        f"{n_apart} documents are apart from the others and are left as plain text": n_apart,
-    }
-    metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in whole)
+    is_grader = len(found) == 1 and n_absent == missing.total() and source in ("artifact", "run")
+    metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in found)
     return Boundaries(
         tuple(spans),
         source,
-        len(whole) + missing.total(),
-        "" if is_grader else "; ".join(clause for clause, count in clauses.items() if count),
+        len(found) + missing.total(),
+        "" if is_grader else "; ".join(reasons),
         n_absent=n_absent,
-        texts=tuple(occurrence.span for occurrence in whole),
+        texts=tuple(occurrence.span for occurrence in found),
         metadata=metadata if any(metadata) else (),
     )
 
@@ -253,19 +264,10 @@ def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Know
     return _merge_counts([latest, *outside])
 
 
-def _spans_with_metadata(text: str, whole: Sequence[Occurrence], fields: Mapping[str, Fields]) -> Sequence[CharSpan]:
-    """Extend the documents' spans to their metadata. Leave spans in XML elements to ``split``, which extends them."""
-    spans = [occurrence.span for occurrence in whole]
-    if enclosing_elements(text, spans) is not spans:
-        return spans
-    return extend_to_metadata(text, spans, [fields.get(occurrence.document, {}) for occurrence in whole]) or spans
-
-
 def _printed_metadata(fields: Fields) -> tuple[str, ...]:
     """Return the printed metadata of a document, without fields that may number the documents."""
-    return tuple(
-        value for name, values in fields.items() if name.split("!")[0] not in NUMBERING_FIELDS for value in values
-    )
+    own = (values for name, values in fields.items() if name.split("!")[0] not in NUMBERING_FIELDS)
+    return tuple(chain.from_iterable(own))
 
 
 def _is_joined_text(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
@@ -283,51 +285,49 @@ def _merge_counts(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
     return merged
 
 
-def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries | None:
-    """Find the latest recorded retrieval in the prompt. Return ``None`` if its texts may belong to the question."""
+def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries:
+    """Find the latest recorded retrieval in the prompt. The source is ``"none"`` if its texts may be in the question.
+
+    Short texts such as ``yes`` occur in any prompt. They count only beside a long text that was retrieved with them, or
+    with another long text, and only if they are not words of a sentence.
+    """
+    nothing = Boundaries((), "none", 0, "")
     documents = set(chain.from_iterable(candidates))
-    separate: dict[str, list[Occurrence]] = {document: [] for document in remembered if document in documents}
-    every = outermost_occurrences(text, {document: remembered[document] for document in separate})
-    for index, occurrence in enumerate(every):
-        gaps = gaps_between(text, [other.span for other in every[max(0, index - 1) : index + 2]])
-        is_beside = any(is_separator(gap) and not {"|", ";"}.isdisjoint(gap) for gap in gaps)  # ``Due; Paid``
-        if is_long(occurrence.document) or is_beside or not is_in_sentence(text, occurrence):
-            separate[occurrence.document].append(occurrence)
-    separate = {document: some for document, some in separate.items() if some}  # without ``Due`` of ``Is it Due?``
+    separate = outside_sentences(text, {name: found for name, found in remembered.items() if name in documents})
     long = {document for document in separate if is_long(document)}
+    with_long = [retrieval for retrieval in candidates if not long.isdisjoint(retrieval)]
     retrievals = [
         tuple(name for name in retrieval if name in remembered or (is_long(name) and occurrences_of(text, name)))
-        for retrieval in candidates
-        if not long.isdisjoint(retrieval)  # short texts such as ``yes`` occur in any prompt
+        for retrieval in with_long
     ]
     result = _locate_retrievals(text, retrievals, separate, "registry")
     if not result.spans:  # no retrieved text, or an unclear choice
-        return None if result.source == "none" else result
-    occurrences = [Occurrence(*span, "") for span in result.spans]
-    end = message_bounds(text, occurrences)[1]
+        return nothing if result.source == "none" else result
+    found = [Occurrence(*span, "") for span in result.spans]
+    end = message_bounds(text, found)[1]
     later = {document for document, some in remembered.items() if some[-1].begin >= end}  # in a chat's next turn
-    short = (texts for texts in candidates if len(set(texts)) > 1 and later >= set(texts) and long.isdisjoint(texts))
-    if texts := next(short, None):
-        reason = "a later message contains retrieved texts that are too short to be recognised"
-        return Boundaries((), "none", len(texts), reason)
-    is_single = len(occurrences) == 1
-    ends_line = any(ends_block(text, occurrence) for occurrence in occurrences) or have_same_ends(text, occurrences)
-    if not (is_block(text, occurrences[0]) if is_single else ends_line):  # e.g. ``Is it true that <document>?``
-        return None
-    others = set(chain.from_iterable(r for r in candidates if not long.isdisjoint(r))) - remembered.keys()
-    if not (n_changed := len(others) - count_absent(text, others, occurrences)):
+    for texts in candidates:
+        if texts not in with_long and len(set(texts)) > 1 and later >= set(texts):
+            reason = "a later message contains retrieved texts that are too short to be recognised"
+            return Boundaries((), "none", len(texts), reason)
+    ends_line = any(ends_block(text, occurrence) for occurrence in found) or have_same_ends(text, found)
+    if not (is_block(text, found[0]) if len(found) == 1 else ends_line):  # e.g. ``Is it true that <document>?``
+        return nothing
+    others = set(chain.from_iterable(with_long)) - remembered.keys()
+    n_changed = len(others) - count_absent(text, others, found)
+    if not n_changed:
         return result
+    incomplete = nothing if len(found) == 1 else result  # a grader's prompt contains no part of the other documents
     reason = f"{n_changed} of the retrieved documents are in the prompt, but cut or changed"
-    if is_single:  # a grader's prompt contains one document by design, and no part of the others
-        return Boundaries((), "none", 0, reason)
-    return replace(result, n_expected=result.n_expected + n_changed, reason=reason)
+    return replace(incomplete, n_expected=incomplete.n_expected and incomplete.n_expected + n_changed, reason=reason)
 
 
-def _check_for_other_documents(text: str, result: Boundaries, registry: Registry | None, known: Known) -> Boundaries:
+def _check_for_other_texts(text: str, result: Boundaries, registry: Registry | None, known: _KnownTexts) -> Boundaries:
     """Return ``result``, or a failed result if its message seems to contain documents that no source provides."""
     begin, end = message_bounds(text, [Occurrence(*span, "") for span in result.spans])
     likely = registry.everywhere.likely_in(text[begin:end]) if registry and registry.everywhere else set()
-    others = [other for other in likely - known.keys() if isinstance(other, KnownText) and is_long(other)]
+    likely -= known.occurrences.keys() | known.remembered.keys()
+    others = [other for other in likely if isinstance(other, KnownText) and is_long(other)]
     found = outermost_occurrences(text, occurrences_by_document(text, others, strict=True))
     n_others = sum(begin <= other.begin < end and not other.is_in(result.spans) for other in found)
     if n_others:
@@ -353,17 +353,17 @@ def _locate_by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
     return Boundaries(tuple(in_message), "segmenter", len(in_message), reason)
 
 
-def _improve_with_segmenter(text: str, segmenter: Segmenter, result: Boundaries | None, n_named: int) -> Boundaries:
+def _improve_with_segmenter(text: str, segmenter: Segmenter, result: Boundaries, n_named: int) -> Boundaries:
     """Return the segmenter's documents if ``result`` is incomplete and the segmenter finds more, else ``result``.
 
     ``n_named`` is the number of documents that the caller passed.
     """
-    if result is None:
-        return _locate_by_segmenter(text, segmenter)
     can_be_split = _can_be_split(text, result)
     if can_be_split and result.n_found == result.n_expected:
         return result
     segmented = _locate_by_segmenter(text, segmenter)
+    if result == Boundaries((), "none", 0, ""):
+        return segmented
     if (_can_be_split(text, segmented), segmented.n_found) <= (can_be_split, result.n_found):
         return result
     n_expected = max(n_named, result.n_found or result.n_expected)
@@ -377,14 +377,11 @@ def _can_be_split(text: str, result: Boundaries) -> bool:
     """Whether the prompt can be split at the documents of ``result``, perhaps after their numbers are removed."""
     if not result.spans:
         return False
-    with suppress(AmbiguousSegmentsError):
-        split(text, result.spans, DocumentNumbers(), strip_numbering=False)
-        return True
-    with suppress(AmbiguousSegmentsError):
-        numbers = find_numbering(text, result.texts or result.spans, result.metadata)
-        split(text, result.spans, numbers, strip_numbering=True)
-        return True
-    return False
+    try:
+        split(text, result.spans, find_numbering(text, result.texts or result.spans, result.metadata), False)
+    except AmbiguousSegmentsError as error:
+        return STRIPPING_HELPS in str(error)
+    return True
 
 
 def _locate_by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:

@@ -19,7 +19,6 @@ from ragbias.boundaries.text import (
     Margins,
     add_margins,
     common_prefix,
-    common_suffix,
     gaps_between,
     is_separator,
 )
@@ -98,35 +97,25 @@ def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) ->
     ``changes`` are functions that a formatter may have applied to the document. A document such as ``user`` is not
     found in the header of a message, where it names the role.
     """
+    readings: dict[str, tuple[int, ...]] = {}  # by printed form
+    for index, write in enumerate((*READINGS, *changes)):
+        readings[write(document)] = (*readings.get(write(document), ()), index)
     found = sorted(
-        Occurrence(begin, begin + len(form), document, readings)
-        for form, readings in _forms(document, text, changes).items()
+        Occurrence(begin, begin + len(form), document, indices)
+        for form, indices in readings.items()
+        if form.strip()
         for begin in _find_all(text, form)
     )
     headers = [match.span() for match in OPENING.finditer(text)] if found and len(document) <= MAX_ROLE else ()
     return [o for o in found if not any(begin <= o.begin and o.end <= end for begin, end in headers)]
 
 
-def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
-    """Return each form of the document that ``text`` may contain, with the indices of the functions that produce it."""
-    if "\\" not in text or not _needs_escaping(document):
-        written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
-    else:
-        written = [write(document) for write in READINGS]
-    forms: dict[str, tuple[int, ...]] = {}
-    for index, form in enumerate([*written, *(change(document) for change in changes)]):
-        forms[form] = (*forms.get(form, ()), index)
-    return {form: readings for form, readings in forms.items() if form.strip()}
-
-
 def escaped_forms(stripped: str) -> list[str]:
     """Return the forms of a stripped text that Python and JSON print with additional backslashes."""
-    forms = dict.fromkeys(escape(stripped) for escape in ESCAPES) if _needs_escaping(stripped) else ()
+    if stripped.isascii() and stripped.isprintable() and not any(character in stripped for character in "'\"\\"):
+        return []
+    forms = {escape(stripped) for escape in ESCAPES}
     return [form for form in forms if "\\" in form and form != stripped]
-
-
-def _needs_escaping(document: str) -> bool:
-    return not (document.isascii() and document.isprintable()) or any(character in document for character in "'\"\\")
 
 
 def _find_all(text: str, form: str) -> list[int]:
@@ -215,9 +204,10 @@ def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> li
     missing = [document for document in documents if document not in whole]
     if not missing:
         return []
-    cut = _cut_length(text, missing, whole)
     rewrites: list[Rewrite] = [lambda text: text.replace("\n", " ").strip(), lambda text: " ".join(text.split())]
-    return [*rewrites, *([lambda text: text[:cut]] if cut else [])]
+    if cut := _cut_length(text, missing, whole):
+        rewrites.append(lambda text: text[:cut])
+    return rewrites
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
@@ -225,26 +215,27 @@ def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> in
 
     Also return 0 if different texts follow the cuts, for example because documents were shortened to whole words.
     """
-    lengths: dict[str, dict[int, int]] = {}  # length of the common text, by document and by position in the prompt
+    cuts: list[
+        tuple[str, int, int]
+    ] = []  # document, position of its beginning in the prompt, length of the common text
     for document in missing:
-        begin = text.find(document[:MIN_PRESENT])
-        while begin >= 0 and len(document) > MIN_PRESENT:
-            length = lengths.setdefault(document, {})[begin] = _common_length(text, begin, document)
+        begin = text.find(document[:MIN_PRESENT]) if len(document) > MIN_PRESENT else -1
+        while begin >= 0:
+            length = len(common_prefix(document, text[begin : begin + len(document)]))
+            cuts.append((document, begin, length))
             begin = text.find(document[:MIN_PRESENT], begin + length)
-    least = min(chain.from_iterable(found.values() for found in lengths.values()), default=0)
-
-    def mark(begin: int) -> str:  # the repeated characters after a cut, such as ``...``
+    least = min((length for _, _, length in cuts), default=0)
+    if len({document for document, _, _ in cuts}) < 2 or any(len(document) > least for document in whole):
+        return 0
+    marks: dict[str, set[str]] = {}  # the repeated characters after each cut, such as ``...``, by document
+    shortest = set()
+    for document, begin, length in cuts:
         after = text[begin + least : begin + least + MAX_MARK]
-        return after[: len(after) - len(after.lstrip(after[:1]))].strip()
-
-    marks = {mark(begin) for found in lengths.values() for begin, length in found.items() if length == least}
-    alike = all(any(mark(begin) in marks for begin in found) for found in lengths.values())
-    return least if alike and len(lengths) > 1 and all(len(document) <= least for document in whole) else 0
-
-
-def _common_length(text: str, begin: int, document: str) -> int:
-    """Return the length of the common prefix of ``text[begin:]`` and the document."""
-    return bisect_left(range(len(document)), True, key=lambda n: not text.startswith(document[: n + 1], begin))
+        mark = after[: len(after) - len(after.lstrip(after[:1]))].strip()
+        marks.setdefault(document, set()).add(mark)
+        if length == least:
+            shortest.add(mark)
+    return least if all(shortest & found for found in marks.values()) else 0
 
 
 def count_absent(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
@@ -252,21 +243,15 @@ def count_absent(text: str, documents: Collection[str], occurrences: Sequence[Oc
 
     A document is missing if the prompt contains neither all of it nor ``MIN_PRESENT`` characters in a row.
     """
+    if not documents:
+        return 0
     edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
     outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
     # a formatter may have changed white space and case
     prompt, *searched = (" ".join(part.split()).casefold() for part in (outside, *documents))
-    return sum(not _contains_part_of(prompt, document) for document in searched)
-
-
-def _contains_part_of(text: str, document: str) -> bool:
-    least = min(MIN_PRESENT, len(document))
-    half = max(1, least // 2)
-    for begin in range(0, len(document) - half + 1, half):  # each part of ``least`` characters contains one of these
-        found = text.find(document[begin : begin + half])
-        while found >= 0:
-            before = common_suffix(document[max(0, begin - least) : begin], text[max(0, found - least) : found])
-            if len(before) + len(common_prefix(document[begin : begin + least], text[found : found + least])) >= least:
-                return True
-            found = text.find(document[begin : begin + half], found + 1)
-    return False
+    pieces = {prompt[begin : begin + MIN_PRESENT] for begin in range(len(prompt) - MIN_PRESENT + 1)}
+    return sum(
+        document not in prompt
+        and not any(document[begin : begin + MIN_PRESENT] in pieces for begin in range(len(document) - MIN_PRESENT + 1))
+        for document in searched
+    )

@@ -9,9 +9,8 @@ so but split the gaps differently, the documents are not extended.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from ragbias.boundaries.matching import is_bounded, is_number
 from ragbias.boundaries.splitting import AMBIGUOUS_SPACE, RULES
@@ -22,30 +21,31 @@ from ragbias.boundaries.text import (
     common_prefix,
     common_suffix,
     contains_words,
+    enclosing_elements,
     gaps_between,
     margins_of,
     strip_span,
 )
 from ragbias.errors import AmbiguousSegmentsError
 
-MAX_CHOICES = 24  # maximum number of templates tried for each gap
 MAX_REFERENCES = 4  # maximum number of gaps from which templates are derived
-MAX_MATCHES = 16  # maximum number of values matched in one gap
+MAX_VALUES = 16  # maximum number of values in one gap
+MAX_RENDERINGS = 256  # maximum number of texts tried as the header or footer of a document
 MAX_GAP = 6000  # maximum length of a gap in characters
-LEFT, RIGHT = 0, 1
+NUMBERS = ("#0", "#1")  # fields for a document's number, counted from 0 and from 1
 
 Fields = dict[str, list[str]]  # the metadata values of one document by field name
-FieldOf = tuple[int, str]  # side of the document (LEFT or RIGHT), and name of the metadata field
-Part: TypeAlias = "str | FieldOf"  # constant text, or a field
+Part = str | frozenset[str]  # constant text, or names of fields, one of which has the printed value
 
 
 @dataclass(frozen=True)
-class _ValueMatch:
-    """A metadata value in a gap, and the metadata fields that have this value."""
+class _Value:
+    """A metadata value in a gap, and the fields of the left and of the right document that have this value."""
 
     begin: int
     end: int
-    fields: tuple[FieldOf, ...]
+    left: frozenset[str]
+    right: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -57,22 +57,24 @@ class _Template:
     header: tuple[Part, ...]
 
 
-def extend_to_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
+def extend_to_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> Sequence[CharSpan]:
     """Extend the spans of texts to the headers and footers that contain the documents' metadata and numbers.
 
-    Return ``None`` if there is no metadata between the documents, no template produces it, or several templates do.
-    Raise ``AmbiguousSegmentsError`` if the headers depend on the white space at the ends of the documents.
+    Return ``spans`` if there is no metadata between the documents, no template produces it, or several templates do.
+    Also do so for documents in XML elements, which ``split`` extends. Raise ``AmbiguousSegmentsError`` if the headers
+    depend on the white space at the ends of the documents.
     """
+    if enclosing_elements(text, spans) is not spans:
+        return spans
     margins = margins_of(spans)
     found = [_extend_by_template(text, spans, fields)]
     if any(margins):
-        bare = [strip_span(text, span) for span in spans]
-        found += [_extend_by_template(text, bare, fields)] if _have_equal_space(text, bare) else []
+        found.append(_extend_by_template(text, [strip_span(text, span) for span in spans], fields))
     several = [blocks for blocks in found if blocks]
     if len({tuple(strip_span(text, span) for span in blocks) for blocks in several}) > 1:
         raise AmbiguousSegmentsError(AMBIGUOUS_SPACE)
     if not several:
-        return None
+        return spans
     has_header = any(whole[0] < span[0] for whole, span in zip(several[0], spans, strict=True))
     has_footer = any(whole[1] > span[1] for whole, span in zip(several[0], spans, strict=True))
     margins = Margins(margins.left and not has_header, margins.right and not has_footer)
@@ -84,26 +86,17 @@ def _extend_by_template(text: str, spans: Sequence[CharSpan], fields: Sequence[F
     if not any(fields) or not any(map(contains_words, gaps)) or max(map(len, gaps)) > MAX_GAP:
         return None
     distinct = _distinct_fields(fields)
-    references = sorted(range(len(gaps)), key=lambda index: len(gaps[index]))[:MAX_REFERENCES]
-    for index in references:
-        gap, left, right = gaps[index], distinct[index], distinct[index + 1]
-        values = dict.fromkeys(gap[match.begin : match.end] for match in _find_values(gap, left, right, None))
-        for word in (None, *values):  # one of the values may be a word of the template instead
-            found: dict[int, list[CharSpan]] = {}
-            for count, template in _templates(gap, left, right, word):
-                if count not in found and (blocks := _apply_template(text, spans, gaps, distinct, template)):
-                    found[count] = blocks
-            if found:
-                first, *others = found.values()
-                return None if any(blocks != first for blocks in others) else first
+    for index in sorted(range(len(gaps)), key=lambda index: len(gaps[index]))[:MAX_REFERENCES]:
+        gap = gaps[index]
+        values = _find_values(gap, distinct[index], distinct[index + 1])
+        words = dict.fromkeys(gap[value.begin : value.end] for value in values)
+        for word in ("", *words):  # one of the values may be a word of the template instead
+            templates = _templates(gap, [value for value in values if gap[value.begin : value.end] != word])
+            found = [_apply_template(text, spans, gaps, distinct, template) for template in templates]
+            different = {tuple(blocks) for blocks in found if blocks}
+            if different:
+                return list(different.pop()) if len(different) == 1 else None
     return None
-
-
-def _have_equal_space(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether all gaps begin with the same white space and end with the same white space, as templates require."""
-    gaps = gaps_between(text, spans)
-    before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
-    return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
 def _distinct_fields(fields: Sequence[Fields]) -> list[Fields]:
@@ -116,44 +109,32 @@ def _distinct_fields(fields: Sequence[Fields]) -> list[Fields]:
     ]
 
 
-def _templates(gap: str, left: Fields, right: Fields, word: str | None) -> Iterator[tuple[int, _Template]]:
-    """Yield each template that produces the gap, and the number of metadata values in its footer."""
-    matches = _find_values(gap, left, right, word)
-    if not matches or len(matches) > MAX_MATCHES:
-        return
-    edges = [0, *(edge for match in matches for edge in (match.begin, match.end)), len(gap)]
+def _templates(gap: str, values: Sequence[_Value]) -> Iterator[_Template]:
+    """Yield each template that produces the gap. They differ in the number of values that belong to the footer."""
+    edges = [0, *(edge for value in values for edge in (value.begin, value.end)), len(gap)]
     constants = [gap[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)]
-    for count in range(len(matches) + 1):
-        sides = [LEFT] * count + [RIGHT] * (len(matches) - count)
-        options = [
-            [field for field in match.fields if field[0] == side] for match, side in zip(matches, sides, strict=True)
-        ]
-        for fields in itertools.islice(itertools.product(*options), MAX_CHOICES):
-            if any(not name.startswith("#") for _, name in fields):
-                footer = [part for pair in zip(constants, fields[:count], strict=False) for part in pair]
-                header = [part for pair in zip(fields[count:], constants[count + 1 :], strict=True) for part in pair]
-                yield count, _Template(tuple(footer), constants[count], tuple(header))
+    for count in range(len(values) + 1):
+        names = [*(value.left for value in values[:count]), *(value.right for value in values[count:])]
+        if all(names) and not frozenset().union(*names) <= set(NUMBERS):
+            footer = [part for pair in zip(constants, names[:count], strict=False) for part in pair]
+            header = [part for pair in zip(names[count:], constants[count + 1 :], strict=True) for part in pair]
+            yield _Template(tuple(footer), constants[count], tuple(header))
 
 
-def _find_values(gap: str, left: Fields, right: Fields, word: str | None) -> list[_ValueMatch]:
-    """Find all metadata values in a gap except ``word``, in order. Of overlapping values, keep the longest."""
-    fields: dict[str, list[FieldOf]] = {}
-    for side, values_by_name in ((LEFT, left), (RIGHT, right)):
-        for name, values in values_by_name.items():
-            for value in values:
-                if value != word:
-                    fields.setdefault(value, []).append((side, name))
-    matches: list[_ValueMatch] = []
-    for value in sorted(fields, key=lambda value: (-len(value), value)):
-        begin = gap.find(value)
-        while begin >= 0 and len(matches) <= MAX_MATCHES:
-            end = begin + len(value)
-            is_number_only = all(name.startswith("#") for _, name in fields[value])  # as in <doc1>
-            is_separate = is_number(gap, begin, end) if is_number_only else is_bounded(gap, begin, end)
-            if is_separate and all(end <= other.begin or begin >= other.end for other in matches):
-                matches.append(_ValueMatch(begin, end, tuple(fields[value])))
-            begin = gap.find(value, end)
-    return sorted(matches, key=lambda match: match.begin)
+def _find_values(gap: str, left: Fields, right: Fields) -> list[_Value]:
+    """Find all metadata values in a gap, in order. Of overlapping values, keep the longest."""
+    texts = {text for fields in (left, right) for values in fields.values() for text in values}
+    found: list[_Value] = []
+    for text in sorted(texts, key=lambda text: (-len(text), text)):
+        sides = [frozenset(name for name, values in fields.items() if text in values) for fields in (left, right)]
+        is_separate = is_number if (sides[0] | sides[1]) <= set(NUMBERS) else is_bounded  # a number, as in <doc1>
+        begin = gap.find(text)
+        while begin >= 0 and len(found) < MAX_VALUES:
+            end = begin + len(text)
+            if is_separate(gap, begin, end) and all(end <= other.begin or begin >= other.end for other in found):
+                found.append(_Value(begin, end, *sides))
+            begin = gap.find(text, end)
+    return sorted(found, key=lambda value: value.begin)
 
 
 def _apply_template(
@@ -161,26 +142,19 @@ def _apply_template(
 ) -> list[CharSpan] | None:
     """Return the extended spans if the template produces all gaps and the text around the documents, else ``None``."""
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
-    first = _longest_rendering(
-        template.header,
-        fields[0],
-        lambda part: prefix.endswith(part) and _is_whole(prefix, len(prefix) - len(part), len(prefix)),
-    )
-    if first is None:
-        return None
-    headers, footers = [first], []
-    for gap, left, right in zip(gaps, fields, fields[1:], strict=False):
-        split = _split_gap(gap, template, left, right)
-        if split is None:
+    headers, footers = [], []
+    for before, after, own in zip([prefix, *gaps], [*gaps, suffix], fields, strict=True):
+        headers.append(next((text for text in _renderings(template.header, own) if before.endswith(text)), None))
+        footers.append(next((text for text in _renderings(template.footer, own) if after.startswith(text)), None))
+    for gap, footer, header in zip(gaps, footers, headers[1:], strict=False):
+        if footer is None or header is None or gap != footer + template.between + header:
             return None
-        footers.append(split[0])
-        headers.append(split[1])
-    last = _longest_rendering(
-        template.footer, fields[-1], lambda part: suffix.startswith(part) and _is_whole(suffix, 0, len(part))
-    )
-    if last is None:
+    first, last = headers[0], footers[-1]
+    if first is None or last is None:
         return None
     before, after = prefix[: len(prefix) - len(first)], suffix[len(last) :]
+    if not _is_whole(prefix, len(before), len(prefix)) or not _is_whole(suffix, 0, len(last)):
+        return None
     head = common_suffix(template.between, before).lstrip()
     rest = template.between.removesuffix(head)
     foot = common_prefix(rest, after).rstrip()
@@ -188,8 +162,8 @@ def _apply_template(
     if contains_words(rest[len(foot) :]):
         return None  # the first document's header or the last document's footer is incomplete
     return [
-        (begin - len(header) - len(head), end + len(footer) + len(foot))
-        for (begin, end), header, footer in zip(spans, headers, [*footers, last], strict=True)
+        (begin - len(header or "") - len(head), end + len(footer or "") + len(foot))
+        for (begin, end), header, footer in zip(spans, headers, footers, strict=True)
     ]
 
 
@@ -198,22 +172,13 @@ def _is_whole(text: str, begin: int, end: int) -> bool:
     return begin == end or (is_number if text[begin].isdigit() else is_bounded)(text, begin, end)
 
 
-def _split_gap(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[str, str] | None:
-    """Return the footer and the header in a gap, or ``None`` if the template does not produce the gap."""
-    for footer in _render(template.footer, left):
-        if gap.startswith(footer + template.between):
-            rest = gap[len(footer) + len(template.between) :]
-            if any(rest == header for header in _render(template.header, right)):
-                return footer, rest
-    return None
-
-
-def _longest_rendering(parts: Sequence[Part], fields: Fields, fits: Callable[[str], bool]) -> str | None:
-    """Return the longest text that the parts can produce and that ``fits`` accepts."""
-    return max(filter(fits, _render(parts, fields)), key=len, default=None)
-
-
-def _render(parts: Sequence[Part], fields: Fields) -> Iterator[str]:
-    """Yield all texts that the parts can produce, one for each choice of values."""
-    options = [[part] if isinstance(part, str) else fields.get(part[1], []) for part in parts]
-    return ("".join(choice) for choice in itertools.islice(itertools.product(*options), MAX_CHOICES))
+def _renderings(parts: Sequence[Part], fields: Fields) -> list[str]:
+    """Return the texts that the parts produce with a document's fields, the longest first."""
+    options = [
+        [part]
+        if isinstance(part, str)
+        else dict.fromkeys(value for name in sorted(part) for value in fields.get(name, ()))
+        for part in parts
+    ]
+    texts = map("".join, itertools.islice(itertools.product(*options), MAX_RENDERINGS))
+    return sorted(texts, key=len, reverse=True)
