@@ -65,8 +65,8 @@ def make_samples(lm: DebiasedLM, questions: Iterable[Question], text: PromptRend
 def make_sample(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
     """Tokenise a flat prompt and its answer. Raise ``MethodError`` if they exceed the model's window."""
     split = split_prompt(text, documents, None)
-    if split.reason:
-        raise MethodError(f"a prompt cannot be split at its documents: {split.reason}")
+    if split.why_unsplit:
+        raise MethodError(f"a prompt cannot be split at its documents: {split.why_unsplit}")
     ids = continuation_ids(lm.tokenizer, split.parts.suffix, answer)
     prompt = tokenise(split.parts, lm.tokenizer)
     length = len(prompt.ids) + len(ids)

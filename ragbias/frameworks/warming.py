@@ -54,7 +54,7 @@ def warm(
             group = documents[begin:end]
             texts = [get_text(document) for document in group]
             split = split_prompt(render(group), texts, None, lm.strip_numbering)
-            if split.reason:
-                raise SpanError(f"the prompt cannot be split at its documents: {split.reason}")
+            if split.why_unsplit:
+                raise SpanError(f"the prompt cannot be split at its documents: {split.why_unsplit}")
             computed += lm.warm(split.parts.prefix, split.parts.documents, progress=done)
     return computed

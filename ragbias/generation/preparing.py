@@ -81,13 +81,13 @@ def split_prompt(
     if tokenizer is not None:  # marks do not change the length of the text, so the spans stay valid
         prompt = control_tokens(tokenizer).shield(prompt, boundaries.spans)
     numbers = find_numbering(prompt, boundaries.texts or boundaries.spans, boundaries.metadata)
-    reason = ""
+    why_unsplit = ""
     try:
         parts, flat = split_text(prompt, boundaries.spans, strip_numbering, numbers)
     except AmbiguousSegmentsError as error:
-        parts, flat, reason, strip_numbering = Prompt(prompt, (), ""), FlatText(prompt, ()), str(error), False
+        parts, flat, why_unsplit, strip_numbering = Prompt(prompt, (), ""), FlatText(prompt, ()), str(error), False
     boundaries = _with_numbering(boundaries, numbers, strip_numbering, OWN_NUMBERS_REMAIN)
-    return Origin(parts, _tokenise(parts, tokenizer), flat, requested, boundaries, reason)
+    return Origin(parts, _tokenise(parts, tokenizer), flat, requested, boundaries, why_unsplit)
 
 
 def _tokenise(parts: Prompt, tokenizer: PreTrainedTokenizerBase | None) -> TokenisedPrompt:

@@ -25,7 +25,7 @@ class Origin:
         flat: the prompt as the plain model reads it, without the separator that ``Prompt.from_text`` may add.
         method_requested: the requested method, as in the report.
         boundaries: how the documents were found.
-        reason: why the prompt cannot be split at its documents; empty if it can.
+        why_unsplit: why the prompt cannot be split at its documents; empty if it can.
     """
 
     parts: Prompt
@@ -33,15 +33,15 @@ class Origin:
     flat: FlatText
     method_requested: Method
     boundaries: Boundaries
-    reason: str
+    why_unsplit: str
 
     @property
     def why_plain(self) -> str:
         """The reason why the requested method cannot run, so the plain model does; empty if the method can run."""
         if not self.method_requested.needs_documents:
             return ""
-        if self.reason:
-            return self.reason
+        if self.why_unsplit:
+            return self.why_unsplit
         if (found := len(self.tokens.documents)) < self.method_requested.fewest_documents:
             return f"{'one document' if found else 'no documents'} found, so there is no order to debias"
         return "" if self.tokens.suffix else "the prompt ends with the documents, so no question follows them"

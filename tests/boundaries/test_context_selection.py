@@ -15,7 +15,7 @@ from support.prompts import BRIDGE, LIBRARY, LONG, STATION, known_to, prompt, sp
 def test_a_document_only_in_the_question_makes_the_prompt_plain(source):
     text = prompt(STATION, BRIDGE, question=f"Is it true that {LIBRARY}?")
     origin = split_prompt(text, None, locate(text, **known_to(source, [STATION, BRIDGE, LIBRARY])))
-    parts, found, reason = origin.parts, origin.boundaries, origin.reason
+    parts, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
     assert (found.n_found, parts.documents) == (3, ())
     assert "cannot be distinguished" in reason
     given = locate(text, documents=[STATION, BRIDGE])

@@ -38,7 +38,7 @@ def test_documents_of_this_turn_are_found_or_refused_by_reason(family, where, qu
             for name, sources in known(case.retrievals).items():
                 found = locate(case.text, **sources)
                 origin = split_prompt(case.text, None, found)
-                parts, reason = origin.parts, origin.reason
+                parts, reason = origin.parts, origin.why_unsplit
                 if parts.documents and not found.reason:
                     assert found.spans == case.spans, (seed, reverse, name)
                 else:

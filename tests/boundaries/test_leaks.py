@@ -17,7 +17,7 @@ def segments(documents, render, **settings):
     found = []
     for order in permutations(documents):
         origin = split_prompt(render(order), order, None, **settings)
-        parts, reason = origin.parts, origin.reason
+        parts, reason = origin.parts, origin.why_unsplit
         found.append(None if reason else sorted(parts.documents))
     return found
 
@@ -71,7 +71,7 @@ def test_a_short_document_of_an_earlier_retrieval_is_found(source, item, latest)
         found = locate(text, **given)
         assert (found.n_found, found.n_expected, found.reason) == (4, 4, "")
         origin = split_prompt(text, None, found)
-        parts, reason = origin.parts, origin.reason
+        parts, reason = origin.parts, origin.why_unsplit
         outcomes.add((reason, parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1
 
@@ -87,7 +87,7 @@ def test_a_number_that_equals_a_page_is_reported(item, pages):
         prompt = "Context:\n\n" + "\n\n".join(items) + "\n\nWhich?"
         found = locate(prompt, run=[[KnownText.of(text, {"page_label": page[text]}) for text in texts]])
         origin = split_prompt(prompt, None, found, strip_numbering=True)
-        parts, boundaries, reason = origin.parts, origin.boundaries, origin.reason
+        parts, boundaries, reason = origin.parts, origin.boundaries, origin.why_unsplit
         assert (boundaries.n_found, reason) == (2, "")
         clean |= set() if boundaries.reason else {tuple(sorted(parts.documents))}
     assert len(clean) <= 1
@@ -107,7 +107,7 @@ def test_a_number_right_after_a_mark_is_seen_and_stripped(lead, item, separator)
         found = locate(text, run=[documents])
         assert split_prompt(text, None, found).boundaries.numbering == "present"
         origin = split_prompt(text, None, found, strip_numbering=True)
-        parts, boundaries, reason = origin.parts, origin.boundaries, origin.reason
+        parts, boundaries, reason = origin.parts, origin.boundaries, origin.why_unsplit
         assert (boundaries.numbering, reason) == ("stripped", "")
         outcomes.add((parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1
@@ -125,7 +125,7 @@ def test_documents_shortened_to_words_do_not_count_as_cut(mark, separator):
             text = f"Context:\n{shortened}\n\nQuestion: Which is green?"
             found = locate(text, run=[texts])
             origin = split_prompt(text, None, found)
-            parts, boundaries, reason = origin.parts, origin.boundaries, origin.reason
+            parts, boundaries, reason = origin.parts, origin.boundaries, origin.why_unsplit
             outcomes |= (
                 set() if reason or boundaries.reason else {(parts.prefix, (*sorted(parts.documents),), parts.suffix)}
             )

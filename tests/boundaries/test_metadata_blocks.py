@@ -121,7 +121,7 @@ def test_unknown_titles_run_plain_and_are_the_reason():
     registry.add(TEXTS)
     for found in (locate(text, run=[TEXTS]), locate(text, registry=registry), locate(text, artifacts=[TEXTS])):
         origin = split_prompt(text, None, found)
-        split, reason = origin.parts, origin.reason
+        split, reason = origin.parts, origin.why_unsplit
         assert (split.documents, found.n_found, found.n_expected) == ((), 4, 4)
         assert found.source in ("run", "registry", "artifact")
         assert "the first one cannot be distinguished from the text before it" in reason
@@ -153,7 +153,7 @@ def test_one_document_off_the_template_leaves_all_plain(broken):
     assert located(text).n_found == 4
     assert broken(text) != text
     origin = split_prompt(broken(text), None, located(broken(text)))
-    split, found, reason = origin.parts, origin.boundaries, origin.reason
+    split, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
     assert (split.documents, found.n_expected, found.source) == ((), 4, "run")
     assert "cannot be distinguished" in reason or "different separators" in reason
 
@@ -162,7 +162,7 @@ def test_a_document_quoted_in_a_question_makes_the_prompt_plain():
     blocks = [f"{about['title']}\n{each}" for each, about in zip(TEXTS[:3], METADATA, strict=False)]
     text = "Context: " + "\n\n".join(blocks) + f"\n\nQuestion: is it true that {TEXTS[3]}\nAnswer:"
     origin = split_prompt(text, None, located(text))
-    split, reason = origin.parts, origin.reason
+    split, reason = origin.parts, origin.why_unsplit
     assert (split.documents, bool(reason)) == ((), True)
     assert [text[begin:end] for begin, end in located(text, TEXTS[:3], METADATA[:3]).spans] == blocks
 

@@ -119,7 +119,7 @@ def test_documents_are_found_exactly_or_refused_with_a_reason(texts, template, f
         found = locate(text)
         assert found.reason or [text[slice(*span)] for span in found.spans] == [each.strip() for each in order]
         origin = split_prompt(text, None, found, strip_numbering=True)
-        parts, found, reason = origin.parts, origin.boundaries, origin.reason
+        parts, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
         if parts.documents and found.numbering == "stripped" and not (found.reason or reason):
             whole.add((parts.prefix, tuple(sorted(parts.documents)), parts.suffix))
     assert len(whole) < 2
@@ -250,7 +250,7 @@ def test_short_documents_below_headers_split_alike_in_any_order(texts, header, s
         registry.add(texts)
         found = locate(text, registry=registry if known else None)
         origin = split_prompt(text, None, found, strip_numbering=True)
-        parts, found, reason = origin.parts, origin.boundaries, origin.reason
+        parts, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
         if found.numbering == "stripped" and not found.reason and not reason:
             clean.add((parts.prefix, tuple(sorted(parts.documents)), parts.suffix))
     assert len(clean) < 2

@@ -150,7 +150,7 @@ def test_letters_and_words_that_count_are_reported_and_left(counts):
     assert find_numbering(text, bare).reveal_order
     assert find_numbering(text, bare).strip_from(text, bare) == (text, bare)
     origin = split_prompt(text, None, locate(text, documents=TEXTS), strip_numbering=True)
-    parts, after, reason = origin.parts, origin.boundaries, origin.reason
+    parts, after, reason = origin.parts, origin.boundaries, origin.why_unsplit
     assert (parts.text, after.numbering, reason) == (text, "present", "")
     assert "letters or words that follow the order of the documents remain" in after.reason
 
@@ -173,7 +173,7 @@ def test_known_metadata_are_no_numbering(pages):
     found = locate(text, run=[documents])
     for strip in (False, True):
         origin = split_prompt(text, None, found, strip)
-        parts, after, reason = origin.parts, origin.boundaries, origin.reason
+        parts, after, reason = origin.parts, origin.boundaries, origin.why_unsplit
         assert (after.numbering, after.reason, reason) == ("", "", "")
         assert all(f"Page: {page}" in document for page, document in zip(pages, parts.documents, strict=True))
 
@@ -208,7 +208,7 @@ def test_pages_below_numbered_documents_are_no_numbering(pages, strip):
     known = [KnownText.of(TEXTS[page - 1], {"page": page}) for page in pages]
     text = "Answer from the 3 notes below.\n\n" + "\n\n".join(blocks) + "\n\nQuestion: which?"
     origin = split_prompt(text, None, locate(text, run=[known]), strip_numbering=strip)
-    parts, found, reason = origin.parts, origin.boundaries, origin.reason
+    parts, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
     assert (found.numbering, reason, parts.prefix) == ("", "", "Answer from the 3 notes below.\n\n")
     assert sorted(part.strip() for part in parts.documents) == sorted(blocks)
 
@@ -217,7 +217,7 @@ def test_pages_below_numbered_documents_are_no_numbering(pages, strip):
 def test_numbers_beside_metadata_of_other_values_are_stripped(pages):
     text, documents = paged(pages, label="Rank", count=lambda index: index + 1)
     origin = split_prompt(text, None, locate(text, run=[documents]), strip_numbering=True)
-    parts, after, reason = origin.parts, origin.boundaries, origin.reason
+    parts, after, reason = origin.parts, origin.boundaries, origin.why_unsplit
     assert (after.numbering, after.reason, reason) == ("stripped", "", "")
     assert "Rank:\n" in parts.text
 
@@ -243,7 +243,7 @@ def test_metadata_that_numbers_the_documents_is_stripped(item, first):
         text = f"Context: \n{body}\n\nQuestion: which?"
         known = [KnownText.of(texts[index], {"index": number, "title": titles[index]}) for number, index in numbered]
         origin = split_prompt(text, None, locate(text, run=[known]), strip_numbering=True)
-        parts, boundaries, reason = origin.parts, origin.boundaries, origin.reason
+        parts, boundaries, reason = origin.parts, origin.boundaries, origin.why_unsplit
         assert (boundaries.numbering, boundaries.reason, reason) == ("stripped", "", "")
         outcomes.add((parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1

@@ -92,7 +92,7 @@ def located(text, order, known=False):
 
 def segments(text, found: Boundaries, strip):
     origin = split_prompt(text, None, found, strip)
-    parts, boundaries, reason = origin.parts, origin.boundaries, origin.reason
+    parts, boundaries, reason = origin.parts, origin.boundaries, origin.why_unsplit
     return (parts.prefix, tuple(sorted(parts.documents)), parts.suffix), boundaries, reason
 
 

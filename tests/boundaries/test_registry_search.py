@@ -55,7 +55,7 @@ def test_unrelated_earlier_retrievals_do_not_disturb():
 def test_a_question_quoting_another_document_is_refused(question, retrievals):
     text = prompt(INVOICE_17, TERMS, question=question)
     origin = split_prompt(text, None, locate(text, registry=registry_of(*retrievals)))
-    parts, reason = origin.parts, origin.reason
+    parts, reason = origin.parts, origin.why_unsplit
     assert (parts.documents, "cannot be distinguished" in reason) == ((), True)
     named = locate(text, registry=registry_of(*retrievals), segmenter=lambda text: [INVOICE_17, TERMS])
     assert len(split_prompt(text, None, named).parts.documents) == 2
@@ -213,14 +213,14 @@ def test_documents_whose_lines_end_alike_are_found(item, sep):
         text = f"Context:\n{sep.join(map(item.format, order))}\n\nQuestion: Which total?"
         known = [KnownText.of(each, {"source": "a.pdf"}) for each in order]
         origin = split_prompt(text, None, locate(text, registry=registry_of(known)))
-        parts, found, reason = origin.parts, origin.boundaries, origin.reason
+        parts, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
         assert (found.source, found.n_found, len(parts.documents), reason) == ("registry", 3, 3, "")
 
 
 def test_documents_with_different_scores_are_refused():
     text = f"Context:\n{INVOICE_17} (score: 0.9)\n{TERMS} (score: 0.85)\n\nQuestion: Which total?"
     found = locate(text, registry=registry_of([INVOICE_17, TERMS]))
-    assert "put this text before or inside each document" in split_prompt(text, None, found).reason
+    assert "put this text before or inside each document" in split_prompt(text, None, found).why_unsplit
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ class UpstreamLM:
         """Build the request for a question. Raise ``DataError`` if its documents cannot be located in the prompt."""
         text = INSTRUCTION + "\n\n".join(question.documents) + END + question.question
         request = order_text(split_prompt(text, None, locate(text, documents=question.documents)))
-        if request.report.n_found < len(question.documents) or request.origin.reason:
-            reason = request.origin.reason or request.report.reason
+        if request.report.n_found < len(question.documents) or request.origin.why_unsplit:
+            reason = request.origin.why_unsplit or request.report.reason
             raise DataError(f"question {question.question!r:.60}: its documents were not found in the prompt: {reason}")
         return request
 

@@ -86,7 +86,7 @@ def test_a_position_after_the_last_pair_is_refused(data):
 def test_pairs_are_segments_and_the_split_adds_one_separator(data):
     case, _ = cases(data)
     origin = split_prompt(case.text, case.documents, None)
-    prompt, reason = origin.parts, origin.reason
+    prompt, reason = origin.parts, origin.why_unsplit
     assert not reason
     assert prompt.documents == tuple(",\n " + document for document in case.documents)
     assert prompt.text == case.text.replace("{", "{,\n ")

@@ -115,7 +115,7 @@ def test_each_passage_is_a_segment(data):
     for indices in (True, False):
         case, _ = cases(data, indices=indices)
         origin = split_prompt(case.text, case.documents, None)
-        prompt, reason = origin.parts, origin.reason
+        prompt, reason = origin.parts, origin.why_unsplit
         assert not reason
         assert prompt.text == case.text
         assert [document.strip() for document in prompt.documents] == list(case.documents)

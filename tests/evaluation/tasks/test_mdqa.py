@@ -225,7 +225,7 @@ def test_each_header_belongs_to_its_documents_segment(oracle):
     for indices in (True, False):
         (case,) = cases(oracle, documents=(5,), positions=(2,), limit=1, indices=indices)
         origin = split_prompt(case.text, case.documents, None)
-        prompt, reason = origin.parts, origin.reason
+        prompt, reason = origin.parts, origin.why_unsplit
         assert not reason
         assert prompt.documents == tuple(document + "\n" for document in case.documents)
         assert prompt.suffix == "\nQuestion: Who founded Falcon Station?\nAnswer:"
