@@ -83,9 +83,9 @@ class Prompt:
         Text without words between two documents is a separator. Words between them are the header of the next document,
         such as ``Document [2](Title: ...)``, or a header or footer that all documents share.
 
-        Each document gets one separator, so that documents can be reordered: after it if a separator follows the last
-        document, otherwise before it. If the first document has none, one is added. Apart from this separator and
-        removed numbers, the text does not change. Spans may begin at the headers or after them.
+        Each document gets one separator, so that documents can be reordered. If a separator follows the last document,
+        each document ends with one. Otherwise, each begins with one. If the first document has none, one is added.
+        Apart from this separator and removed numbers, the text does not change. Spans may include headers.
 
         Args:
             text: the prompt, including the chat template.
@@ -126,7 +126,7 @@ class FlatText(NamedTuple):
 def split_text(
     text: str, spans: Sequence[CharSpan], strip_numbering: bool = False, numbering: DocumentNumbers | None = None
 ) -> tuple[Prompt, FlatText]:
-    """Split a flat prompt, see ``Prompt.from_text``. Return its parts, and its text for the plain model."""
+    """Split a flat prompt, see ``Prompt.from_text``. Return the parts, and the text for the plain model."""
     if not isinstance(text, str):
         raise WrongTypeError(f"the prompt is {shown(text)}; expected a string")
     margins = margins_of(spans)
@@ -189,7 +189,7 @@ class TokenisedPrompt:
 
 
 def shield_documents(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prompt:
-    """Mark the control-token strings in a prompt's documents as data."""
+    """Mark strings of control tokens in a prompt's documents as data."""
     shield = control_tokens(tokenizer).shield
     return Prompt(prompt.prefix, [shield(text) for text in prompt.documents], prompt.suffix)
 
@@ -218,7 +218,7 @@ def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTo
 
     ``spans`` are ascending ``(begin, end)`` of the documents in characters. The text between two documents belongs to
     the first one. A token across two documents belongs to the second one. A token across a document and other text
-    belongs to the document. If the text marks control-token strings, its parts are tokenised separately.
+    belongs to the document. If ``shield_documents`` marked the text, its parts are tokenised separately.
     """
     if is_shielded(text, tokenizer):
         borders = [*(begin for begin, _ in spans), *(end for _, end in spans[-1:])] or [len(text)]

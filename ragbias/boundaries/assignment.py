@@ -29,7 +29,7 @@ from ragbias.boundaries.text import MESSAGE_BORDER, OPENING, CharSpan, Margins, 
 
 Known = Mapping[str, list[Occurrence]]  # the occurrences of each document, the longest document first
 UNCLEAR = "documents occur several times and cannot be distinguished; pass a segmenter= that finds the right ones"
-MAX_ANCHORS = 8  # maximum number of occurrences of the longest document that are searched for separators
+MAX_ANCHORS = 8  # maximum number of occurrences of the longest document next to which separators are searched
 MAX_SEPARATORS = 12  # maximum number of separators tried
 MAX_SEPARATOR = 200  # maximum length of a separator in characters
 IN_SENTENCE = tuple(" .,;:?!")  # characters that may follow a word in a sentence
@@ -44,9 +44,9 @@ SPEAKER = re.compile(
 def select_last_message(text: str, known: Known) -> Known | None:
     """Return the occurrences in the last message with documents, or ``None`` if the current context is ambiguous.
 
-    Messages of the assistant are skipped. The context is ambiguous if an earlier message has several documents and the
-    last message contains only one, or repeats only some of them. It is not ambiguous if both messages introduce their
-    documents with the same text, as the turns of a chat loop do.
+    Messages of the assistant are skipped. An earlier message with several documents makes the context ambiguous if the
+    last message contains only one document, or repeats some without containing all of them and more. The context is
+    clear if both messages introduce their documents with the same text, as in a chat loop.
     """
     if any(is_long(document) and len(found) >= MAX_OCCURRENCES for document, found in known.items()):
         return None  # a prompt of repeated lines
@@ -89,7 +89,7 @@ def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> lis
 
 
 def _may_be_shifted(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
-    """Whether a long document also occurs across an end of the chosen ones, so that they may begin or end elsewhere."""
+    """Whether a long document also occurs across the beginning or end of the chosen ones, which may then be wrong."""
     for edge in (chosen[0].begin, chosen[-1].end) if chosen else ():
         for document, found in known.items():
             across = (
@@ -101,10 +101,10 @@ def _may_be_shifted(text: str, chosen: Sequence[Occurrence], known: Known) -> bo
 
 
 def _is_clear(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurrence], is_block: bool) -> bool:
-    """Whether the chosen documents are the context, although some of them also occur elsewhere, at the ``rivals``.
+    """Whether the chosen documents are the context, although some also occur elsewhere: the ``rivals``.
 
-    This is clear if one separator joins the chosen documents, and a single document occurs elsewhere, as in a
-    quotation. Short documents may also be words of sentences, all of them only if the chosen ones are a block of lines.
+    True if one separator joins the chosen documents, and only one document has rivals, as in a quotation. Rivals of
+    short documents must be in sentences. In a block of short lines, several documents may have such rivals.
     """
     short = [occurrence for occurrence in rivals if not is_long(occurrence.document)]
     if short and not _are_joined(text, chosen, short):
@@ -116,7 +116,7 @@ def _is_clear(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurren
 
 
 def _overlap(known: Known, nesting: bool) -> bool:
-    """Whether two occurrences of long documents partly overlap or, with ``nesting``, one document contains another."""
+    """Whether occurrences of long documents partly overlap or, with ``nesting``, one contains another document."""
     long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     last: Occurrence | None = None
     for occurrence in sorted(long, key=lambda o: (o.begin, -o.end)):
@@ -129,7 +129,7 @@ def _overlap(known: Known, nesting: bool) -> bool:
 
 
 def outermost_occurrences(text: str, known: Known) -> list[Occurrence]:
-    """Return the longest disjoint occurrences in order, without short documents that begin or end inside a word."""
+    """Return the longest disjoint occurrences in order. Skip short documents that begin or end inside a word."""
     taken: list[CharSpan] = []
     apart: list[Occurrence] = []
     bounded = {document: [o for o in found if is_bounded(text, *o.span)] for document, found in known.items()}
@@ -142,7 +142,7 @@ def outermost_occurrences(text: str, known: Known) -> list[Occurrence]:
 
 
 def outside_sentences(text: str, known: Known) -> dict[str, list[Occurrence]]:
-    """Return the outermost occurrences, without those of short texts in sentences, such as ``Is it due?``."""
+    """Return the outermost occurrences. Skip short texts in sentences, such as ``due`` in ``Is it due?``."""
     separate: dict[str, list[Occurrence]] = {}
     every = outermost_occurrences(text, known)
     for index, occurrence in enumerate(every):
@@ -170,7 +170,7 @@ def _is_block(text: str, chosen: Sequence[Occurrence]) -> bool:
 
 
 def _distinct_separator(text: str, occurrences: Sequence[Occurrence]) -> str:
-    """Return the separator of the occurrences, or "" if it is not the same everywhere or occurs inside a document."""
+    """Return the separator of the occurrences, or "" if separators differ or a document contains it."""
     separator, *others = {text[left.end : right.begin] for left, right in pairwise(occurrences)} or {""}
     return "" if others or any(separator in text[o.begin : o.end] for o in occurrences) else separator
 
@@ -218,14 +218,14 @@ def _introduction(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool
 
 def _choose(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
     """Choose occurrences of as many documents as possible. Prefer the same form and separator for all documents."""
-    candidates = {  # without short documents inside words or inside lines such as ``---``
+    candidates = {  # without short documents inside words or lines such as ``---``
         document: [o for o in found if is_long(document) or not is_cut(text, *o.span)]
         for document, found in known.items()
     }
     best: list[Occurrence] = []
     tried: list[Known] = []
     readings = sorted({reading for o in chain.from_iterable(candidates.values()) for reading in o.readings})
-    for reading in (*readings, None):  # None allows different forms, but no formatter's rewrites
+    for reading in (*readings, None):  # None allows different forms, except rewrites of formatters
         options = {}
         for document, occurrences in candidates.items():
             unchanged = [o for o in occurrences if min(o.readings) < len(READINGS)]
@@ -242,7 +242,7 @@ def _choose(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
 
 
 def _are_joined(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
-    """Whether a separator that no document contains joins the documents, and other occurrences are in sentences."""
+    """Whether a separator that no document contains joins the documents, and all rivals are in sentences."""
     begin, end, separator = chosen[0].begin, chosen[-1].end, _distinct_separator(text, chosen)
     in_sentence = all(_is_in_sentence(text, occurrence) for occurrence in rivals)
     beside = any(separator in (text[occurrence.end : begin], text[end : occurrence.begin]) for occurrence in rivals)
@@ -256,9 +256,9 @@ def _is_in_sentence(text: str, occurrence: Occurrence) -> bool:
 
 
 def _mark_margins(text: str, assigned: list[Occurrence]) -> list[Occurrence] | None:
-    """Record in ``margins`` whether documents differ in leading or trailing white space, unless they are quoted.
+    """Record in ``margins`` whether documents differ in leading or trailing white space.
 
-    Return ``None`` if documents differ only in this white space.
+    Return ``None`` if documents differ only in this white space. Quoted documents have no margins.
     """
     documents = _documents(assigned)
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
@@ -276,7 +276,7 @@ def _mark_margins(text: str, assigned: list[Occurrence]) -> list[Occurrence] | N
 def _longest_run(text: str, options: Known, wanted: Counter[str]) -> list[Occurrence]:
     """Return the longest sequence of documents that the same separator joins.
 
-    Ties go to whole words, quotes, separators without letters, block ends, and the last sequence.
+    Break ties by whole words, quotation marks, separators without letters, block ends, and the later position.
     """
     beginning: dict[int, list[Occurrence]] = defaultdict(list)
     for occurrence in sorted(chain.from_iterable(options.values()), key=lambda o: o.begin - o.end):
@@ -296,7 +296,7 @@ def _longest_run(text: str, options: Known, wanted: Counter[str]) -> list[Occurr
 
 
 def _separators(text: str, options: Known) -> list[str]:
-    """Return the shortest texts between the longest document and another one, which may be the separator."""
+    """Return possible separators: the shortest texts between the longest document and another one."""
     gaps = {""}
     anchors = sorted(next(iter(options.values())))[-MAX_ANCHORS:]
     for anchor, occurrence in product(anchors, chain.from_iterable(options.values())):

@@ -64,11 +64,11 @@ class Boundaries:
             includes its known metadata around the text (``Title: ...``, ``Source: ...``).
         source: ``"documents"`` (given explicitly), ``"artifact"`` (in tool messages), ``"run"`` (retrieved in the same
             run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered), or ``"none"``.
-        n_expected: number of documents that the source provides. From the registry, only documents in the prompt count.
+        n_expected: number of documents that the source provides. For the registry, only documents in the prompt count.
             If no document is found, this is the number of documents that the first source provides.
         reason: why documents are missing; empty if none is missing. Never contains text of a document.
-        n_left_plain: number of other retrieved documents in the prompt: quotations, and documents of earlier turns.
-        n_untreated: number of documents of this run or its tool messages in the prompt, but not in ``spans``.
+        n_left_plain: number of retrieved texts in the prompt outside ``spans``: quotations, documents of earlier turns.
+        n_untreated: number of documents from this run or its tool messages that are in the prompt outside ``spans``.
         n_absent: number of expected documents of which the prompt contains no part.
         texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
         metadata: the metadata of each document as printed in the prompt; empty if none is known.
@@ -102,9 +102,9 @@ def locate(
 ) -> Boundaries:
     """Find the retrieved documents in a prompt. The first source with a document in the prompt is used.
 
-    Documents must occur verbatim and in full. They may be stripped, or escaped as in a printed list. Documents from
-    ``documents``, ``artifacts`` and ``run`` are also found if a formatter joined the lines of all documents, or cut all
-    documents to the same length. If no source has a document in the prompt, documents are found by numbered headers,
+    Documents must occur in full: verbatim, stripped, or escaped as in a printed list. Documents from ``documents``,
+    ``artifacts`` and ``run`` are also found if a formatter joined the lines of all documents, or cut all documents to
+    the same length. If no source has a document in the prompt, documents are found by numbered headers,
     such as ``Document [1](Title: ...)``, between ``<documents>`` and ``</documents>``.
 
     In a conversation, only documents of the last message with documents are found. If the choice is ambiguous, no
@@ -114,13 +114,13 @@ def locate(
         text: the prompt for the model, including the chat template.
         documents: the documents' texts; default: the documents of an enclosing ``ragbias.documents`` block. An empty
             list means that the prompt has no documents.
-        artifacts: a list of texts for each tool message with documents in its artifact, the latest first.
-        run: a list of texts for each retrieval of the run that this request belongs to, the latest first.
+        artifacts: a list of texts for each tool message whose ``artifact`` has documents, the latest first.
+        run: a list of texts for each retrieval in the request's run, the latest first.
         registry: recent retrievals.
         segmenter: finds documents that the sources above do not know or cannot separate. It is a string, a pattern or
-            a function. A string separates the documents, and also precedes the first and follows the last document. A
-            compiled pattern matches a document, or captures it as group 1. A function takes the prompt and returns a
-            list of ascending ``(begin, end)`` in characters, or a list of texts that occur in the prompt.
+            a function. A string precedes, separates and follows the documents. A compiled pattern matches a document,
+            or captures it as group 1. A function takes the prompt and returns a list of ascending ``(begin, end)`` in
+            characters, or a list of texts that occur in the prompt.
 
     Raises:
         WrongTypeError: the text is not a string, or documents are not texts.
@@ -181,7 +181,7 @@ class _KnownTexts:
 def _find_known_texts(
     text: str, lists: Mapping[str, Sequence[Iterable[str]]], registry: Registry | None
 ) -> _KnownTexts:
-    """Search for the texts of all sources. Drop retrievals that consist of the joined texts of other retrievals."""
+    """Search for the texts of all sources. Drop retrievals that join the texts of other retrievals."""
     retrievals = {source: [texts for texts in map(document_texts, some) if texts] for source, some in lists.items()}
     occurrences = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
     remembered = occurrences_by_document(text, registry.likely_in(text), strict=True) if registry else {}
@@ -257,7 +257,7 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
 
 
 def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
-    """Count the documents of the latest retrieval, and those of earlier ones that occur outside longer documents."""
+    """Count the latest retrieval's documents, and documents of earlier retrievals outside longer documents."""
     latest, *earlier = candidates
     separate = {occurrence.document for occurrence in outermost_occurrences(text, in_message)}
     outside = ([document for document in retrieval if document in separate] for retrieval in earlier)
@@ -271,7 +271,7 @@ def _printed_metadata(fields: Fields) -> tuple[str, ...]:
 
 
 def _is_joined_text(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
-    """Whether a retrieval is a single text that joins several texts of other retrievals."""
+    """Whether a retrieval is one text that joins several texts of other retrievals."""
     joined, *more = set(retrieval)
     parts = {text for other in others if joined not in other for text in other if is_long(text) and text in joined}
     return not more and len(parts) > 1
@@ -288,8 +288,8 @@ def _merge_counts(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
 def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries:
     """Find the latest recorded retrieval in the prompt. The source is ``"none"`` if its texts may be in the question.
 
-    Short texts such as ``yes`` occur in any prompt. They count only beside a long text that was retrieved with them, or
-    with another long text, and only if they are not words of a sentence.
+    Short texts such as ``yes`` occur in any prompt. They count only outside of sentences, and only if the prompt
+    contains a long text of the same retrieval.
     """
     nothing = Boundaries((), "none", 0, "")
     documents = set(chain.from_iterable(candidates))
@@ -385,7 +385,7 @@ def _can_be_split(text: str, result: Boundaries) -> bool:
 
 
 def _locate_by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
-    """Find documents by numbered headers. Without headers, ``n_expected`` is that of the first failed source."""
+    """Find documents by numbered headers. If there are none, use ``n_expected`` of the first failed source."""
     spans, doubt = find_below_headers(text)
     n_expected = len(spans) or next((failure.n_expected for failure in failures if failure.n_expected), 0)
     return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)

@@ -53,7 +53,7 @@ class Occurrence:
     Attributes:
         readings: indices of the functions that produce this form of the document. The functions are ``READINGS``,
             followed by the rewrites of formatters.
-        margins: whether documents differ in their leading or trailing white space.
+        margins: whether the documents differ in leading or trailing white space.
     """
 
     begin: int
@@ -95,7 +95,7 @@ def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) ->
     """Return all occurrences of a document in ascending order, in any printed form.
 
     ``changes`` are functions that a formatter may have applied to the document. A document such as ``user`` is not
-    found in the header of a message, where it names the role.
+    found in a message header, which names the role.
     """
     readings: dict[str, tuple[int, ...]] = {}  # by printed form
     for index, write in enumerate((*READINGS, *changes)):
@@ -157,7 +157,7 @@ def is_number(text: str, begin: int, end: int) -> bool:
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` seems incomplete: a letter, digit, or copy of its edge character is next to it."""
+    """Whether ``text[begin:end]`` seems incomplete: a letter, a digit, or its edge character again is next to it."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
     return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
@@ -173,7 +173,7 @@ def have_same_ends(text: str, occurrences: Sequence[Occurrence]) -> bool:
 
 
 def is_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether the occurrence's lines or quotation marks contain nothing else, except a label, tag, bullet or number."""
+    """Whether only a label, tag, bullet or number shares the occurrence's lines or quotation marks."""
     line = text[text.rfind("\n", 0, occurrence.begin) + 1 : occurrence.begin]
     is_begin = is_separator(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
     return is_begin and ends_block(text, occurrence)
@@ -211,9 +211,9 @@ def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> li
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
-    """Return the length in characters to which a formatter cut the documents, or 0 if it cut fewer than two.
+    """Return the number of characters to which a formatter cut the documents, or 0 if it cut fewer than two.
 
-    Also return 0 if different texts follow the cuts, for example because documents were shortened to whole words.
+    Also return 0 if different texts follow the cuts, for example after cuts to whole words.
     """
     cuts: list[
         tuple[str, int, int]

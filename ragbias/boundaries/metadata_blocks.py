@@ -2,7 +2,7 @@
 
 The gap between two documents contains the footer of the first document, a separator, and the header of the second one.
 A template with fields for the metadata of a document produces all headers and footers. The template is derived from one
-gap. It must reproduce all gaps, the end of the prefix and the beginning of the suffix exactly. If several templates do
+gap. It must exactly reproduce all gaps, and the text next to the first and the last document. If several templates do
 so but split the gaps differently, the documents are not extended.
 """
 
@@ -35,12 +35,12 @@ MAX_GAP = 6000  # maximum length of a gap in characters
 NUMBERS = ("#0", "#1")  # fields for a document's number, counted from 0 and from 1
 
 Fields = dict[str, list[str]]  # the metadata values of one document by field name
-Part = str | frozenset[str]  # constant text, or names of fields, one of which has the printed value
+Part = str | frozenset[str]  # constant text, or the fields that may have printed a value
 
 
 @dataclass(frozen=True)
 class _Value:
-    """A metadata value in a gap, and the fields of the left and of the right document that have this value."""
+    """A metadata value in a gap, and the fields of the left and right document with this value."""
 
     begin: int
     end: int
@@ -61,8 +61,8 @@ def extend_to_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fi
     """Extend the spans of texts to the headers and footers that contain the documents' metadata and numbers.
 
     Return ``spans`` if there is no metadata between the documents, no template produces it, or several templates do.
-    Also do so for documents in XML elements, which ``split`` extends. Raise ``AmbiguousSegmentsError`` if the headers
-    depend on the white space at the ends of the documents.
+    Documents in XML elements also stay unchanged, because ``split`` extends them. Raise ``AmbiguousSegmentsError`` if
+    the headers depend on the white space at the ends of the documents.
     """
     if enclosing_elements(text, spans) is not spans:
         return spans
@@ -168,7 +168,7 @@ def _apply_template(
 
 
 def _is_whole(text: str, begin: int, end: int) -> bool:
-    """Whether the span cuts no word or number at its ends. A number may follow a word directly, as in ``<doc1>``."""
+    """Whether no word or number continues beyond the span. A number may follow a word, as in ``<doc1>``."""
     return begin == end or (is_number if text[begin].isdigit() else is_bounded)(text, begin, end)
 
 

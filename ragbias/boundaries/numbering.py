@@ -2,8 +2,8 @@
 
 Arabic numbers that count from 0 or 1 belong to the template, so they can be removed. The numbers may be in any order,
 so the result does not depend on the order of the documents. Other counters may belong to the documents: letters, number
-words, and numbers such as those in ``Apollo 11`` and ``Apollo 12``. They are never removed. They are reported if they
-change by the same step from document to document.
+words, and numbers such as those in ``Apollo 11`` and ``Apollo 12``. These counters are never removed, but are reported
+if they change by the same step from document to document.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import NamedTuple
 from ragbias.boundaries.splitting import DocumentNumbers
 from ragbias.boundaries.text import DOCUMENT_LABEL, MESSAGE_BORDER, NUMBERED_HEADER, CharSpan
 
-REACH = 1000  # number of characters around a document that are searched for its number
-INSIDE = 300  # number of characters at the beginning of a document that are searched for its number
-MAX_TAG = 48  # number of characters at the end of a document that are searched for a closing tag
+REACH = 1000  # characters around a document that are searched for its number
+INSIDE = 300  # characters at the beginning of a document that are searched for its number
+MAX_TAG = 48  # characters at the end of a document that are searched for a closing tag
 MAX_COMPARED = 20  # maximum number of documents whose uncertain counters are compared
 FIELD_LINE = r"(?:[^\W\d][\w .-]{0,40}:[ \t].*|[ \t]*)\n"  # a line of metadata, or a blank line
 HEADER_OR_TAG = re.compile(rf"(?:{FIELD_LINE})*?(?P<whole>{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>)", re.VERBOSE)
@@ -39,10 +39,10 @@ for _kind, _words in WORDS.items():
     for _value, _word in enumerate(_words.split(), 1):
         VALUES.setdefault(_word, []).append((_kind, _value))
 COUNTER = re.compile(r"(?:(?<![\w)\]}.-])-)?(?<!\d)\d{1,12}(?!\d)(?:(?:st|nd|rd|th)(?![^\W_]))?|[^\W\d_]+")
-MAX_BEFORE, MAX_AFTER = 24, 12  # numbers of characters that are compared before and after a number in its line
+MAX_BEFORE, MAX_AFTER = 24, 12  # characters that are compared before and after a number
 LAST_WORD = re.compile(r"[^\w\s]{0,2}\w*\W{0,3}\Z")
 GLUED_LABEL = re.compile(rf"(?:^|[\W_]){DOCUMENT_LABEL}\Z")  # as in ``Doc1``
-FIELD = 48  # number of characters before a number that are searched for a field name
+FIELD = 48  # characters before a number that are searched for a field name
 OPEN_TAG = re.compile(r"</?[^\W\d][\w-]*\Z")
 TOTAL = re.compile(r"\s*(?:/|of|out of)\s*(\d{1,4})(?![\d/]|[.-]\d)")
 ATTRIBUTE = re.compile(r"[\w.-]+=[\"']?\Z")
@@ -81,7 +81,7 @@ class Candidate(NamedTuple):
         return right[:1].isalnum() or (left[-1:].isalnum() and not GLUED_LABEL.search(self.line))
 
     def keys(self) -> list[Key]:
-        """Return two keys for groups of candidates: with the preceding word, and with the preceding character."""
+        """Return two keys to group candidates: by the preceding word, and by the preceding character."""
         word = (OPEN_TAG.findall(self.line) or LAST_WORD.findall(self.line))[0]  # may be empty or white space
         character = self.line[-1:].strip(":>|; \t")  # not the end of a label or item, as in ``1. ...|2. ...``
         after = _normalise(self.after[:1])
@@ -158,15 +158,15 @@ Series = Sequence[Candidate]  # one candidate for each document
 def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Collection[str]] = ()) -> DocumentNumbers:
     """Return the numbers of the documents at these spans, which may include headers.
 
-    ``metadata`` lists the metadata values of each document. A number inside such a value does not count. References to
-    a document's number, such as in the question, do not count either.
+    ``metadata`` lists the metadata values of each document. Numbers inside these values do not count, nor do
+    references to a document's number, for example in the question.
     """
     if len(spans) < 2:
         return DocumentNumbers()
     values = metadata or [()] * len(spans)
     cuts: dict[CharSpan, int] = {}
     taken: set[CharSpan] = set()
-    footers: list[Series] = []  # numbers after the documents that are equal to metadata, perhaps by chance
+    footers: list[Series] = []  # numbers after the documents that equal metadata, perhaps by chance
     before, after = _regions_around(text, spans)
     inside = _regions_in_headers(text, spans)
     for exact, regions in itertools.product((True, False), (after, before, *inside)):
@@ -196,7 +196,7 @@ def _is_consecutive(series: Series) -> bool:
 
 
 class _Regions:
-    """Regions that may contain the documents' numbers, one per document. Region ``edge`` also contains other text."""
+    """Regions that may contain the documents' numbers, one region per document. Region ``edge`` has other text too."""
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.text, self.spans, self.edge = text, spans, edge
@@ -225,7 +225,7 @@ class _Regions:
                         yield series
 
     def _may_be_other_text(self, series: Series, exact: bool) -> bool:
-        """Whether a series may be content of the documents, or its number in the edge region other text there."""
+        """Whether the numbers may be content of the documents, or other text in the ``edge`` region."""
         inner = self.without_edge(series)
         totals = {total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in inner}
         if len(totals) > 1 or any(candidate.may_be_content for candidate in inner):
@@ -247,7 +247,7 @@ class _Regions:
     def even_series(self, taken: Collection[CharSpan], after: _Regions | None = None) -> Iterator[Series]:
         """Yield series whose values change by the same step from document to document.
 
-        If the regions ``after`` the documents are given, also yield series that occur only between documents.
+        With the regions ``after`` the documents, also yield series that occur only between documents.
         """
         groups = {key: found for key, found in self.groups.items() if key[0] == "character"}
         for key, found in groups.items():
@@ -292,9 +292,9 @@ def _regions_in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
 
 
 def _belong_to_metadata(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:
-    """Whether the numbers belong to metadata: a value contains a number and more text, or all numbers are in values.
+    """Whether the numbers belong to metadata: all are in values, or one is in a value with more text.
 
-    A metadata value that is only a number may equal the document's number by chance.
+    A single value that is only a number may equal the document's number by chance.
     """
     lengths = []
     for candidate in series:

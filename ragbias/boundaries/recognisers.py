@@ -74,7 +74,7 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
 
 
 def select_message(text: str, spans: Sequence[CharSpan]) -> list[CharSpan]:
-    """Return the spans in the message with the most spans. Of several such messages, prefer the longest spans."""
+    """Return the spans in the message with the most spans. Break ties by the length of the spans."""
     pairs = enumerate(pairwise(spans), 1)
     borders = [index for index, (left, right) in pairs if MESSAGE_BORDER.search(text, left[1], right[0])]
     groups = split_at(spans, borders)
@@ -158,7 +158,7 @@ def _read_header(header: re.Match[str]) -> tuple[int, tuple[object, ...]]:
 
 
 def _find_in_element(text: str, begin: int, end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:
-    """Return the documents below the headers in an element, or the reason if the element may contain other text."""
+    """Return the documents below the headers in an element, or why they are uncertain."""
     edges = zip((header[1] for header in headers), [*(header[0] for header in headers[1:]), end], strict=True)
     spans = [strip_span(text, span) for span in edges]
     if any(begin >= end for begin, end in spans):

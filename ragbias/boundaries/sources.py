@@ -30,7 +30,7 @@ Field = tuple[str, str]
 
 
 class KnownText(str):
-    """A document's text that carries the document's metadata. Comparisons and hashes ignore the metadata.
+    """A document's text with its metadata. Comparisons and hashes ignore the metadata.
 
     Attributes:
         fields: metadata as ``(name, printed value)`` pairs. A name may occur several times.
@@ -46,7 +46,7 @@ class KnownText(str):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object] | None = None, id: str | None = None) -> KnownText:
-        """Combine a text with its metadata and id, which prompts may print with ``str``, ``repr`` or ``json.dumps``.
+        """Combine a text with its metadata and id, in forms that ``str``, ``repr`` and ``json.dumps`` print.
 
         Values that are too long for a document's header are dropped.
         """
@@ -70,13 +70,13 @@ def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
 
 
 def merge_fields(old: str, new: str) -> str:
-    """Return the text of two equal texts with the metadata of both. The fields of ``new`` come first."""
+    """Merge the metadata of two equal texts. The fields of ``new`` come first."""
     old_fields, new_fields = getattr(old, "fields", ()), getattr(new, "fields", ())
     return new if set(old_fields) <= set(new_fields) else KnownText(new, (*new_fields, *old_fields))
 
 
 def _printed_fields(metadata: Mapping[str, object], id: str | None) -> Iterator[Field]:
-    """Yield the names of the metadata with each printed form of their values that is short enough for a header."""
+    """Yield each field with each printed form of its value that is short enough for a header."""
     printed: list[tuple[str, Callable[[Any], str], object]] = []
     if metadata and len(metadata) < MAX_FIELDS and all(isinstance(value, SCALARS) for value in metadata.values()):
         printed += [("metadata", repr, metadata), ("metadata!j", json.dumps, metadata)]
@@ -183,8 +183,8 @@ class Registry:
     """A thread-safe store of recent retrievals. It drops retrievals after an hour, and the oldest ones when it is full.
 
     Args:
-        everywhere: registry with the retrievals of all threads and tasks, if this registry covers a single thread or
-            task. It reveals documents in a prompt that another thread or task retrieved.
+        everywhere: registry of all threads and tasks, if this registry covers only one of them. It reveals documents in
+            a prompt that another thread or task retrieved.
     """
 
     def __init__(self, everywhere: Registry | None = None) -> None:

@@ -25,7 +25,7 @@ from ragbias.boundaries.text import (
 )
 from ragbias.errors import AmbiguousSegmentsError
 
-MAX_FIRST_HEADER = 500  # number of characters before the first document that are searched for its header
+MAX_FIRST_HEADER = 500  # characters before the first document that are searched for its header
 RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
 AMBIGUOUS_SPACE = (
     "some documents begin or end with white space that cannot be distinguished from the separator; "
@@ -38,7 +38,7 @@ UNKNOWN_HEADER = (
     "the last document begins like them; begin all headers with the same words, each on its own line"
 )
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several non-white characters
-MAX_OPENING = 60  # number of characters that are searched for the start of a message or string literal
+MAX_OPENING = 60  # characters that are searched for the start of a message or string literal
 MESSAGE_OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:{ROLE})?\s*|[:\[(,]\s*[\"'])\Z")
 
 
@@ -82,8 +82,8 @@ class SplitPrompt(NamedTuple):
 def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, strip_numbering: bool) -> SplitPrompt:
     """Split a prompt into prefix, documents and suffix. Each document includes its header, its footer and a separator.
 
-    There is at least one span. The spans ascend and do not overlap. Raise ``AmbiguousSegmentsError`` if the text
-    around the documents cannot be split, or can be split in several ways.
+    There is at least one span. Spans are ascending and disjoint. Raise ``AmbiguousSegmentsError`` if the text around
+    the documents cannot be split, or can be split in several ways.
     """
     if strip_numbering:
         margins = margins_of(spans)
@@ -125,7 +125,7 @@ def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
 
 
 def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """Split a prompt. On a side where the documents' white space differs, strip it if no header or footer is there.
+    """Split a prompt. Strip outer white space that differs between documents, on sides without header or footer.
 
     Each document ends with a separator if one follows the last document. Otherwise each document begins with one.
     """
@@ -211,7 +211,7 @@ def _begins_header(before: str, header: str) -> bool:
 
 
 def _ends_footer(footer: str, after: str) -> bool:
-    """Whether ``footer`` is complete: it has no words, ends with a tag, or ends its line or the prompt."""
+    """Whether ``footer`` is complete: it has no words, ends with a tag, or is at the end of its line or the prompt."""
     return not contains_words(footer) or footer.endswith(">") or after[:1] in ("", "\n")
 
 
@@ -234,7 +234,7 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    """Return the first document's header: like the other headers, but numbered, or with the same first words."""
+    """Return the first document's header: numbered like the other headers, or with the same first words."""
     if header := _numbered_first_header(prefix, headers):
         return header
     header = "\n".join(prefix.split("\n")[-1 - headers[0].count("\n") :])
@@ -251,7 +251,7 @@ def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
 
 
 def _numbered_first_header(prefix: str, headers: Sequence[str]) -> str:
-    """Return the header of the first document if all headers are numbered, or differ only in their numbers, else ""."""
+    """Return the first document's header if headers are numbered or differ only in numbers, otherwise ""."""
     tail = prefix[-MAX_FIRST_HEADER:]
     if all(NUMBERED_HEADER.fullmatch(header) for header in headers):
         known = [match for match in NUMBERED_HEADER.finditer(tail) if match.end() == len(tail)]

@@ -45,7 +45,7 @@ PRINTED = "Document("  # beginning of a document as LangChain prints it; the tex
 
 
 class Margins(NamedTuple):
-    """Whether documents differ in their leading (``left``) or trailing (``right``) white space."""
+    """Whether documents differ in ``left`` (leading) or ``right`` (trailing) white space."""
 
     left: bool = False
     right: bool = False
@@ -156,6 +156,6 @@ def _printed_list_spans(text: str, spans: Sequence[CharSpan], gaps: Sequence[str
 
 
 def _spans_if_joined(text: str, spans: list[CharSpan]) -> list[CharSpan]:
-    """Return the spans if they are all separated by the same text without words, otherwise an empty list."""
+    """Return the spans if the same text without words separates them all, otherwise an empty list."""
     gaps = set(gaps_between(text, spans))
     return spans if len(gaps) == 1 and not contains_words(gaps.pop()) else []
