@@ -3,13 +3,13 @@
 - ``torch`` runs everywhere.
 - ``triton`` runs on CUDA, or on CPU in Triton's interpreter. It has fused kernels for attention and for the importance
   of documents (the attention that they get).
-- ``flash`` runs on CUDA. It uses FlashAttention 2 if all queries of a head see each segment at the same position. It
-  uses ``torch`` if positions differ by query, if there are bounds or biases, and for the importance of documents.
+- ``flash`` runs FlashAttention 2 on CUDA. It uses ``torch`` for bounds, for biases, for positions of segments that
+  differ by query, and for the importance of documents.
 - ``auto`` uses ``triton`` for supported CUDA tensors, and ``torch`` otherwise. A self-check compares both backends once
   per device, dtype and head dimension. If they differ, ``auto`` warns and uses ``torch``.
 
-All backends compute ``segment_scores`` and ``grouped_scores`` in PyTorch. A backend that was chosen by name raises
-``BackendError`` for tensors that it does not support. Only ``auto`` falls back to ``torch``.
+All backends compute ``segment_scores`` and ``grouped_scores`` in PyTorch. If a backend was chosen by name and does not
+support the tensors, it raises ``BackendError``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Backend ``flash``: FlashAttention 2. In each head, all queries must see a segment of keys at the same position.
 
-FlashAttention supports one position per key. Therefore the keys are copied and encoded for each group of queries. The
+FlashAttention supports one position per key. Therefore each group of queries has an encoded copy of the keys. The
 causal mask is aligned so that the last query sees every key, as in ``primitive.attend``. The tests replace the package
 ``flash_attn`` and do not run its kernel.
 """

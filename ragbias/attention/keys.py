@@ -71,9 +71,9 @@ class Encoding:
     def move(self, query: Tensor, key: Tensor, segments: Segments, starts: Tensor) -> tuple[Tensor, Tensor]:
         """Select segments of keys ``[G, K, d]``, and move each segment to its position in ``starts``.
 
-        ``starts`` are int64 ``[H or 1, n]``, non-negative. The result ``[H or G, K', d]`` has ``G`` heads if all heads
-        share the starts, or if keys have no position encoding. The dimensions of the keys, and of the encoded queries
-        that are also returned, may be reordered.
+        ``starts`` are int64 ``[H or 1, n]``, non-negative. ``query`` is encoded. Return queries and moved keys, with
+        their dimensions reordered alike. The keys are ``[G, K', d]`` if all heads share the starts or keys have no
+        position encoding, otherwise ``[H, K', d]``.
         """
         return query, select(key, segments)
 
@@ -104,7 +104,7 @@ class Rotary(Encoding):
         self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate ``x`` ``[..., d]`` to ``positions``, int64 or float. These broadcast against ``x[..., 0]``."""
+        """Rotate ``x`` ``[..., d]`` to ``positions``, int64 or float, broadcast against ``x[..., 0]``."""
         if positions.numel() == 0:
             return x
         cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._cos_sin_from_table(positions)
@@ -123,7 +123,7 @@ class Rotary(Encoding):
         return query, moved.flatten(0, 1)
 
     def _with_adjacent_pairs(self, x: Tensor) -> Tensor:
-        """Reorder the dimensions of ``x`` ``[..., d]`` so that the two of a rotary pair are adjacent."""
+        """Reorder the dimensions of ``x`` ``[..., d]`` so that both dimensions of a rotary pair are adjacent."""
         if self.interleaved:
             return x
         size = 2 * self.frequencies.shape[-1]
@@ -169,7 +169,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
 
 
 class Alibi(Encoding):
-    """Attention with linear biases. A head's slope times the distance of query and key is subtracted from each score.
+    """Attention with linear biases. Subtract a head's slope times the distance of query and key from each score.
 
     Args:
         slopes: float32 ``[H]``.
@@ -260,7 +260,7 @@ class EncodedKeys:
         self._count = 0
 
     def update(self, key: Tensor, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """Encode the keys of ``key`` ``[..., K, d]`` that are new, and return all encoded keys.
+        """Encode the new keys in ``key`` ``[..., K, d]``, and return all encoded keys.
 
         ``encode`` receives the new keys and the index of the first new key. The result is valid until the next call.
         """

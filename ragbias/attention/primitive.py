@@ -1,6 +1,6 @@
 """The attention primitive: softmax attention and LSE over segments of keys at assigned positions.
 
-``segment_mass`` and ``document_mass`` measure the attention to each document, by which some methods order documents.
+``segment_mass`` and ``document_mass`` measure the attention to documents. Some methods order documents by this measure.
 "Without positions" means that queries and keys have no position encoding.
 
 Shapes are for one sequence: ``H`` query heads, ``G`` key heads, ``Q`` queries, ``K`` keys, ``n`` segments, head
@@ -37,19 +37,17 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Compute attention to segments of keys. Segment ``j`` starts at position ``starts[..., j]``.
 
-    The starts may differ by query and head.
-
     Args:
         query: ``[H, Q, d]``, not encoded.
         key: ``[G, K, d]``, each key encoded at its offset inside its segment.
         value: ``[G, K, d]``.
-        positions: int64 ``[Q]``, positions of the queries; they may be before the start of a segment.
+        positions: int64 ``[Q]``, positions of the queries, possibly before the start of a segment.
         scoring: encoding, scale, softcap and window of the layer.
         segments: spans of the visible keys; None for one segment of all keys.
         starts: int64 ``[H or 1, Q or 1, n]``; None if all segments start at 0.
         bias: number added to the scores of each segment; None adds nothing.
         causal: apply a causal mask to the last segment, aligned so that the last query sees every key.
-        bounds: a pair of int64 ``[Q]``, not combined with ``causal``. In the last segment, query ``i`` sees the keys at
+        bounds: a pair of int64 ``[Q]``, instead of ``causal``. In the last segment, query ``i`` sees the keys at
             offsets ``bounds[0][i] <= offset < bounds[1][i]``.
 
     Returns:

@@ -24,14 +24,14 @@ from ragbias.attention.keys import (
 
 FEW_QUERIES = 16  # up to this number of queries per key head, K @ Q.T is faster than Q @ K.T
 BLOCK = 256  # number of queries in a mask of the fused kernel
-MAX_MOVED = 2**19  # maximum number of key elements that a call moves, per thread; they should fit into a CPU cache
-MAX_SCORES = {"cpu": 2**20, "cuda": 2**26}  # maximum number of scores in memory; on a CPU they should fit into a cache
+MAX_MOVED = 2**19  # key elements that a call moves at once per thread; they should fit into a CPU cache
+MAX_SCORES = {"cpu": 2**20, "cuda": 2**26}  # scores in memory; on a CPU they should fit into a cache
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """Implement ``primitive.attend``. Without a fused kernel, compute scores for blocks of queries, to save memory."""
+    """Implement ``primitive.attend``. Without a fused kernel, compute scores in blocks of queries, to save memory."""
     if query.shape[1] > 1 and not visible.by_query and fused_available(query, scoring):
         return _attend_fused(query, key, value, positions, scoring, visible)
     segments, starts = visible.segments, visible.starts
@@ -115,7 +115,7 @@ def segment_scores(
 def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     """Compute scores, float32 ``[H, Q, K]``, of queries ``[H, Q, d]`` and keys ``[G, K, d]``, without encoding them.
 
-    ``scoring`` gives the scale and the softcap. Query heads that share a key head use it without copies.
+    ``scoring`` gives the scale and the softcap. Key heads are not copied for their query heads.
     """
     return _apply_softcap(_products(query * scoring.scale, key), scoring.softcap)
 
@@ -155,12 +155,12 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool) -> Tensor:
-    """Implement ``primitive.segment_mass``, for blocks of heads and queries, to save memory."""
+    """Implement ``primitive.segment_mass`` in blocks of heads and queries, to save memory."""
     keys = select(key, segments).float()
     of_segment = one_hot(segment_of_key(segments, key.device), len(segments)).float()  # [K, n]
     group = len(query) // len(key)
-    limit = _max_scores(key) // max(1, group * keys.shape[1])  # number of pairs of a query and a key head in one block
-    count = min(len(key), max(1, limit // max(1, query.shape[1])))  # number of key heads in one block
+    limit = _max_scores(key) // max(1, group * keys.shape[1])  # pairs of a query and a key head in one block
+    count = min(len(key), max(1, limit // max(1, query.shape[1])))  # key heads in one block
     masses = []
     for heads, of_heads in zip(keys.split(count), query.split(group * count), strict=True):
         parts = []
@@ -195,9 +195,9 @@ def fused_available(query: Tensor, scoring: Scoring) -> bool:
 def _attend_fused(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``attend`` with PyTorch's kernel for CPUs, if all queries of a head share the starts of segments.
+    """Compute ``attend`` with PyTorch's kernel for CPUs. All queries of a head must share the starts of segments.
 
-    The keys are rotated to their positions, for some key heads at a time. The kernel computes no score matrix.
+    The keys are rotated to their positions, some key heads at a time. The kernel stores no score matrix.
     """
     query, starts = scoring.encoding(query, positions), visible.starts
     group, count = len(query) // len(key), len(key)  # query heads of a key head, and key heads at a time
@@ -226,7 +226,7 @@ def _attend_fused(
 def _attend_visible(
     query: Tensor, key: Tensor, value: Tensor, scale: float, visible: Visible, order: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Call the kernel for ``[G, H / G, Q or K, d]``. The keys are those of the visible segments in this order."""
+    """Call the kernel for ``[G, H / G, Q or K, d]``. The keys are those of the visible segments in ``order``."""
     segments, bounds, count = visible.segments, visible.bounds, query.shape[2]
     if visible.causal and (len(segments) > 1 or count != key.shape[2] or visible.bias is not None):
         bounds = causal_bounds(segments, count, key.device)

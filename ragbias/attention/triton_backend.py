@@ -27,7 +27,7 @@ from ragbias.attention.keys import Group, Rotary, Scoring, Segments, Visible
 
 INTERPRETED = not isinstance(kernels.attention, triton.JITFunction)
 PROGRAMS = 256  # minimum number of programs, about two per multiprocessor of a large GPU
-SPLITS = 64  # maximum number of parts into which keys are split, to use the whole GPU for few queries
+SPLITS = 64  # maximum number of parts of the keys; parts occupy the whole GPU if there are few queries
 KEYS_PER_PIECE = 128  # number of keys in a piece if keys are split
 PACKED_ROWS = 64  # up to this number of rows, a tile contains all query heads of a key head
 MAX_LSES = 2**25  # maximum number of LSEs in memory
@@ -193,7 +193,7 @@ def _softmax_shares(
 
 
 def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool) -> _Sizes:
-    """Choose block sizes for tensor cores from the shapes and the dtype, within the device's shared memory."""
+    """Choose block sizes that suit the shapes and the dtype, and fit into the device's shared memory."""
     rows, dims = query.shape[1] * (query.shape[0] // key.shape[0]), _block_size(query.shape[2])
     small = dims > 128 or query.dtype == torch.float32
     packed = by_query or rows <= PACKED_ROWS
@@ -204,7 +204,7 @@ def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool) -> _Siz
 
 
 def fit_sizes(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
-    """Reduce block sizes until the kernel fits into ``memory`` bytes, not counting ``unread`` pipeline stages."""
+    """Reduce block sizes until the kernel fits into ``memory`` bytes. ``unread`` pipeline stages need no memory."""
     width = (2 * _block_size(half) if half else 0) + (_block_size(dim - 2 * half) if dim > 2 * half else 0)
     while True:
         buffers = sizes.stages - unread
@@ -223,7 +223,7 @@ def fit_sizes(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, 
 
 @cache
 def _shared_memory(device: torch.device) -> tuple[float, int]:
-    """Return the shared memory per program in bytes, and the number of pipeline stages that do not need it."""
+    """Return the shared memory per program in bytes, and the number of pipeline stages that do not use it."""
     if device.type != "cuda":
         return inf, 0
     memory = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
@@ -232,7 +232,7 @@ def _shared_memory(device: torch.device) -> tuple[float, int]:
 
 
 def _count_splits(query: Tensor, rows_per_query: int, block: int, segments: Segments) -> int:
-    """Return the number of parts into which keys are split, to run enough programs."""
+    """Return the number of parts into which to split the keys, so that enough programs run."""
     programs = -(-query.shape[1] * rows_per_query // block) * (query.shape[0] // rows_per_query)
     keys = sum(end - begin for begin, end in segments)
     return max(1, min(SPLITS, -(-keys // KEYS_PER_PIECE), -(-PROGRAMS // programs)))
@@ -248,7 +248,7 @@ def _dot_options(query: Tensor) -> dict[str, Any]:
 
 
 def _halves(scoring: Scoring) -> int:
-    """Return the number of pairs of dimensions that are rotated."""
+    """Return the number of rotated pairs of dimensions."""
     return len(scoring.encoding.frequencies) if isinstance(scoring.encoding, Rotary) else 0
 
 
@@ -293,7 +293,7 @@ def _tables(
 
 
 def _split_evenly(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Divide pieces into at most ``parts`` ranges of similar size. ``counts`` are the keys in each piece."""
+    """Divide pieces into at most ``parts`` ranges with similar numbers of keys. ``counts`` are the keys per piece."""
     if parts == 1:
         return [(0, len(counts))]
     share, begin, keys = sum(counts) / parts, 0, 0
@@ -308,13 +308,12 @@ def _split_evenly(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=64)
 def _group_positions(groups: tuple[tuple[tuple[int, int], int], ...], device: torch.device) -> Tensor:
-
     return torch.cat([torch.arange(first, first + end - begin) for (begin, end), first in groups]).to(device)
 
 
 @lru_cache(maxsize=64)
 def _other_documents(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[int, int], Columns], ...]:
-    """Return a group for each document: the document's tokens as queries, all other documents as segments."""
+    """Return a group per document, with its tokens as queries and all other documents as segments."""
     numbered = [(begin, end, column) for column, (begin, end) in enumerate(spans)]
     return tuple((span, tuple(other for other in numbered if other[2] != i)) for i, span in enumerate(spans))
 

@@ -1,19 +1,19 @@
 """Triton kernels for attention and for the importance of documents. ``triton_backend`` launches them.
 
 A row is one query in one head. A tile is a block of rows that one program computes. In a packed launch, a tile contains
-all query heads of one key head, query after query. The program reads each key once for all these heads, and positions
-and starts may differ by row. In other launches, a tile contains neighbouring queries of one head, and all its rows see
-a segment at the same position.
+all query heads of one key head, query after query. The program reads each key once for all these heads. Positions and
+starts may differ by row. In other launches, a tile contains neighbouring queries of one head. All its rows see a
+segment at the same position.
 
 The table of tiles has the columns ``begin, count, first, out, pieces_begin, pieces_end, split``. The tile's group has
 ``count`` queries from index ``begin``. The tile begins at row ``first`` of the group. The results of the group are
-stored from index ``out``. The tile sees a range of pieces. If a row's keys are split among several tiles, ``split``
-is the index of the tile among these tiles.
+stored from index ``out``. The tile sees the pieces from ``pieces_begin`` to ``pieces_end``. If several tiles share the
+keys of a row, ``split`` is the index among these tiles.
 
 A piece is a part of a segment. The table of pieces has the columns ``begin, count, offset, column, length``. A piece
 has ``count`` keys from index ``begin``. Its first key is at ``offset`` in the segment. ``column`` is the index of the
-segment in ``starts`` and ``bias``. ``length`` is the length of the whole segment if the segment is the last one of its
-group, and -1 otherwise. Both tables are int32.
+segment in ``starts`` and ``bias``. ``length`` is the length of the segment if it is the last one of its group, and -1
+otherwise. Both tables are int32.
 """
 
 import triton
@@ -27,7 +27,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _rows_of(tile, GROUP: tl.constexpr, PACKED: tl.constexpr, BLOCK_M: tl.constexpr):  # noqa: N803
-    """Return a tile's query heads (a scalar unless ``PACKED``), key head, query indices, and the mask of valid rows."""
+    """Return a tile's query heads, key head, query indices, and mask of valid rows. ``PACKED`` allows several heads."""
     rows = tl.load(tile + 2) + tl.arange(0, BLOCK_M)
     if PACKED:
         key_head = tl.program_id(1).to(tl.int64)
@@ -50,7 +50,7 @@ def _dot(left, right, sums, PRECISION: tl.constexpr, UPCAST: tl.constexpr):  # n
 
 @triton.jit
 def _apply_softcap(scores, softcap):
-    """Compute ``softcap * tanh(scores / softcap)`` without overflow of exponentials."""
+    """Compute ``softcap * tanh(scores / softcap)`` without overflow."""
     falling = tl.exp(-2 * tl.abs(scores) / softcap)
     capped = softcap * (1 - falling) / (1 + falling)
     return tl.where(scores < 0, -capped, capped)

@@ -29,7 +29,7 @@ class Architecture:
         layers: name of the list of layers inside the decoder.
         fused: name of the fused projection of queries, keys and values; None for separate ``q_proj`` and ``k_proj``.
         per_head: whether the output of the fused projection lists query, key and value head by head.
-        norm: what ``q_norm`` and ``k_norm`` normalise, a ``"head"`` or the ``"whole"`` projection; None if absent.
+        norm: whether ``q_norm`` and ``k_norm`` normalise each ``"head"`` or the ``"whole"`` projection; None if absent.
         positions: the positional encoding.
         interleaved: whether rotary pairs are ``(x[2i], x[2i + 1])``.
         repeated: whether the model's cos and sin list angles as ``a, a, b, b`` instead of ``a, b, a, b``.
@@ -118,7 +118,7 @@ class Architecture:
 
 
 def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | None]:
-    """Return the rope type of a layer, and its layer type. The latter is None if all layers have the same rope type."""
+    """Return a layer's rope type and layer type. The layer type is None if all layers have the same rope type."""
     kinds: Any = decoder.get_submodule("rotary_emb").rope_type
     return (kinds[layer_type], layer_type) if isinstance(kinds, dict) else (kinds, None)
 
@@ -168,7 +168,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def family_of(config: PreTrainedConfig | None, name: str) -> str:
-    """Return the family of a config. If it is not supported, raise ``UnsupportedModelError``, which quotes ``name``."""
+    """Return the family of a config. Raise ``UnsupportedModelError`` with ``name`` if it is not supported."""
     family: str = getattr(config, "model_type", name)
     if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(

@@ -1,4 +1,4 @@
-"""Bindings of a method to a model, with the state of forward passes. Every thread or task has its own bindings."""
+"""Bindings of a method to a model, with the state of forward passes. Each thread or task has its own bindings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def activate(binding: PlainBinding) -> Iterator[None]:
 
 
 class _ForwardPass(threading.local):
-    """The current forward pass, separate for each thread, because several threads may share a binding."""
+    """The current forward pass of a thread. Several threads may share a binding."""
 
     session: Session | None = None
     prefill: bool = True
@@ -213,7 +213,7 @@ class Binding(PlainBinding):
 
     @contextmanager
     def unchanged_inputs(self) -> Iterator[None]:
-        """Leave the inputs of projections as in the plain model while the context is open."""
+        """Keep the plain model's inputs of projections while the context is open."""
         self._pass.unchanged_inputs = True
         try:
             yield

@@ -4,9 +4,9 @@ While a binding acts on a module, the module has hooks and a copy of its config.
 this library. MPT has no attention function, so its ``forward`` is replaced. Each call looks up the active binding.
 Therefore threads with different bindings can share a model. A module is restored when its last binding closes.
 
-An interrupt may occur between any two steps of attaching and detaching. Therefore the hooks on the model are the only
-record of attached bindings. ``remove_unused_hooks`` runs when a binding closes, before a binding is attached, and when
-a forward pass meets an unused hook. The decoder's hooks are added first and removed last.
+An interrupt may occur while bindings attach or detach. Therefore the hooks on the model are the only record of attached
+bindings. ``remove_unused_hooks`` runs when a binding closes, before a binding is attached, and when a forward pass
+meets an unused hook. The decoder's hooks are added first and removed last.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
 
 
 class _WithOriginalConfig:
-    """A view of a module with its original config, because attention functions read their name from the config."""
+    """A view of a module with its original config, from which attention functions read the implementation."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)

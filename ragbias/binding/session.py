@@ -23,7 +23,7 @@ class Session:
 
     layouts: list[SequenceLayout]  # one layout for each sequence
     seen: int  # number of columns in the cache
-    permutation: Tensor | None  # int64 [batch, T]: prompt column of each model column; None if no column moves
+    permutation: Tensor | None  # int64 [batch, T]: prompt column of each input column; None if no column moves
     memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)  # by (layer, sequence or None)
     last_keys: Tensor | None = None  # keys [batch, G, d] of the last prompt token, to detect moved sequences
 

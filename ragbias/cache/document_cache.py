@@ -32,8 +32,8 @@ class CacheStats:
         memory_entries, memory_bytes: contents of this process's memory.
         disk_entries, disk_bytes: contents of the folder, from all processes.
         memory_hits, disk_hits, misses: number of lookups since the cache was created.
-        tokens_reused, tokens_computed: number of tokens in entries that were found, and in entries that were computed.
-        broken: number of damaged files, which the cache has renamed.
+        tokens_reused, tokens_computed: number of tokens in found entries, and in computed entries.
+        broken: number of damaged files that the cache has renamed.
     """
 
     memory_entries: int

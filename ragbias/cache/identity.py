@@ -21,7 +21,7 @@ VERSION = 3  # increase it if the computation or the names of states change
 IGNORED_CONFIG = ("_name_or_path", "transformers_version", "architectures")
 CHUNK = 1 << 26  # bytes copied from an accelerator at once
 ENVIRONMENT = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
-DEPTH = 4  # maximum depth of nested containers and objects in an attribute that the digest includes
+DEPTH = 4  # depth to which the digest includes nested containers and objects of an attribute
 # attributes that do not change results, or that ragbias and accelerate replace while they run a model
 _OF_MODULES = vars(nn.Module()).keys() - {"training"}
 _OF_MODELS = {"config", "generation_config", "forward", "name_or_path", "warnings_issued", "is_training"}
@@ -106,7 +106,7 @@ def _describe(tensor: Tensor) -> str:
 
 
 def _fingerprint(tensor: Tensor) -> tuple[Any, ...]:
-    """Return a value that changes if the content or the memory of a tensor changes, for example by ``module.to``."""
+    """Return a value that changes with the content or the memory of a tensor, for example after ``module.to``."""
     if tensor.is_meta:  # accelerate creates new meta tensors at each call
         return (True,)
     version = 0 if tensor.is_inference() else tensor._version
@@ -125,7 +125,7 @@ def _digests(model: PreTrainedModel, named: Mapping[str, Tensor]) -> dict[str, s
 
 
 def _offloaded(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
-    """Return the weights that accelerate has offloaded to memory or disk: a loader function for each name."""
+    """Return a loader function, by name, for each weight that accelerate has offloaded to memory or disk."""
     loaders: dict[str, Callable[[], Tensor]] = {}
     for path, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)

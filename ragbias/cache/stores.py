@@ -27,7 +27,7 @@ from torch import Tensor
 from ragbias.errors import ArgumentError
 from ragbias.files import irregular_kind
 
-SUFFIX = ".states.safetensors"  # differs from files of weights, which must never be removed; change it with the format
+SUFFIX = ".states.safetensors"  # not that of model weights, which must never be removed; change it with the format
 BROKEN = ".states.broken"
 ABANDONED = 3_600  # seconds without a write after which an incomplete file is removed
 Shapes = Sequence[tuple[int, int, int]]  # for each layer, the shape of its keys, and of its values
@@ -128,7 +128,7 @@ class FolderStore:
                     yield path, status.st_mtime, status.st_size
 
     def broken_files(self) -> list[Path]:
-        """Return the paths of damaged files, which ``get`` has renamed."""
+        """Return the paths of damaged files that ``get`` has renamed."""
         return list(self.path.glob(f"*{BROKEN}"))
 
     def models(self) -> set[str]:
@@ -170,7 +170,7 @@ class FolderStore:
             temporary.unlink(missing_ok=True)
 
     def _make_room(self, needed: int) -> None:
-        """Remove old entries if ``needed`` more bytes do not fit. Free extra space, so that this rarely happens."""
+        """Remove old entries if ``needed`` bytes do not fit. Free extra space, so that removal is rare."""
         with self._lock:
             self._free -= needed
             if self._free >= 0:
