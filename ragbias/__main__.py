@@ -13,7 +13,7 @@ def _exit_interrupted(*_: object) -> None:
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C prints one line and exits, also during the first imports."""
+    """Run the command line. Ctrl-C prints one line and exits, even during imports."""
     before = signal.signal(signal.SIGINT, _exit_interrupted)
     try:
         from ragbias.cli import main as run

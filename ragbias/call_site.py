@@ -30,7 +30,7 @@ _remembered: ContextVar[Sequence[Line]] = ContextVar("ragbias_call_site", defaul
 
 
 def add_framework(*packages: str) -> None:
-    """Declare that these top-level packages are not user code, so warnings name the code that calls them."""
+    """Exclude top-level packages from user code, so that warnings name the code that calls them."""
     NOT_USER_CODE.update(packages)
 
 

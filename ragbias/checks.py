@@ -66,7 +66,7 @@ def check_choice(
 
 
 def check_parameters(method: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:
-    """Raise ``MethodError`` for unknown or missing parameters of the class ``of``. The error ends with ``or_else``."""
+    """Raise ``MethodError`` for unknown or missing parameters of class ``of``. ``or_else`` ends the message."""
     known = inspect.signature(of).parameters
     if unknown := [name for name in given if name not in known]:
         raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {method!r}: {', '.join(known) or 'none'}")

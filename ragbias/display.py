@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic import ValidationError  # an optional dependency, which callers import
 
-LONGEST = 60  # maximum length of a value in an error, in characters
+LONGEST = 60  # maximum number of characters of a value in an error
 # matches control characters except tab and line break, bidirectional controls, and lone surrogates
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _JSON_TYPES = {

@@ -136,7 +136,7 @@ class DocumentCacheWarning(UserWarning):
 
 
 class UnsupportedReaderWarning(UserWarning):
-    """The measurements of a reader adapter do not show that the reader improves the method."""
+    """Measurements of a reader adapter do not show that it improves the method."""
 
 
 def first_line(error: BaseException) -> str:

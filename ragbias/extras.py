@@ -45,7 +45,7 @@ def require_all(extra: str) -> None:
 
 
 def missing_extra_message(error: ModuleNotFoundError, command: str | None = None) -> str | None:
-    """Return a message that says how to install a missing module, or None if no extra contains the module."""
+    """Return a message that says how to install a missing module, or None if no extra contains it."""
     package = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in EXTRAS.items() if package in modules]
     if not extras:

@@ -51,7 +51,7 @@ def file_name_in_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Guard a block that writes a file. Name the file in I/O errors. After any error, remove the file if it is new."""
+    """Guard a block that writes a file. Name the file in I/O errors. After an error, remove the file if it is new."""
     existed = path.exists()
     try:
         with file_name_in_errors(path):

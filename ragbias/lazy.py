@@ -31,7 +31,7 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
         setattr(module, name, found)
         return found
 
-    def names() -> list[str]:  # omits submodules that other imports loaded
+    def names() -> list[str]:  # without submodules that other imports loaded
         return sorted({*(name for name in vars(module) if name.startswith("__")), *origins})
 
     return get, names, [name for name in origins if origins[name] != package]

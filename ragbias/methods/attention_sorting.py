@@ -24,7 +24,7 @@ from ragbias.methods.base import (
 class AttentionSorting(ReorderingMethod):
     """Sort the documents by the attention that they get from the prompt's last token, lowest first.
 
-    Each further round sorts the reordered documents. Rounds need not converge: a round may return to an earlier order.
+    Each further round sorts the reordered documents. A round may return to an earlier order.
 
     Args:
         rounds: number of sorts, 1 to 1,000; each costs one prefill.
@@ -55,7 +55,7 @@ class AttentionSorting(ReorderingMethod):
 
 
 class DocumentAttention(AttentionMethod):
-    """The plain model, which also records the attention of the prompt's last token to each document.
+    """The plain model. It also records the attention of the prompt's last token to each document.
 
     ``weights[b]`` is the attention in sequence ``b``, averaged over heads: float32 ``[n_layers, n]``.
     """

@@ -25,7 +25,7 @@ QUERIES_AT_ONCE = 64  # limits the memory for scores with all keys
 
 @dataclass(frozen=True)
 class SequenceLayout:
-    """Padding, length and documents of one sequence in a batch. Spans count from the first token after the padding.
+    """Padding, length and documents of one sequence in a batch. Spans count from the first prompt token.
 
     Attributes:
         pad: number of padding columns on the left.
@@ -108,7 +108,7 @@ class AttentionCall:
         hidden: ``[batch, Q, hidden_size]``, the input of the layer.
         prefill: whether this forward pass contains the whole prompt.
         layouts, scorings: layout and scoring of each sequence.
-        memory_of: maps the index of a sequence, or None for the batch, to the method's state in this layer.
+        memory_of: maps a sequence's index, or None for the batch, to the method's state in this layer.
         project: projects hidden states to unrotated queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]``.
         rotate: applies the model's rotation to queries or keys ``[batch, heads, T, d]`` of the last ``T`` tokens.
         plain: computes the attention of the plain model, ``[batch, Q, H, d]``, from queries, keys and optional values.

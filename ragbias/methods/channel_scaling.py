@@ -29,7 +29,7 @@ class ChannelScaling(Reweightable):
     Args:
         channel: index ``c`` into the hidden state, or a tuple of channels (the paper's ablation has two).
         factor: ``s``; 0 removes the channel, 1 changes nothing.
-        layers: first and last layer, both included; ``None`` as last layer is the last layer of the model.
+        layers: first and last layer, both included; ``(2, None)`` ends at the model's last layer.
         last: number of tokens at the end of the prompt that attend with ``(q', k', v)``, or ``"all"``.
     """
 
@@ -70,8 +70,8 @@ class ChannelScaling(Reweightable):
             last: see the class.
 
         Raises:
-            MethodError: there is no profile for this model, or the file is invalid. Attaching the method to a model of
-                another shape also raises this error.
+            MethodError: there is no profile for this model, or the file is invalid; or, when the method is
+                attached, the model has another shape.
         """
         profile = find_profile(profile)
         method = cls(profile.channel, profile.factor, profile.layers, last)

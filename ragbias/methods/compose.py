@@ -14,7 +14,7 @@ class Reweightable(AttentionMethod):
     """Base class of the methods that ``Compose`` combines with SIW."""
 
     def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
-        """Compute the attention of a prompt with SIW's changes to its weights: ``[batch, queries, heads, d]``."""
+        """Compute a prompt's attention with weights changed by SIW: ``[batch, queries, heads, d]``."""
         raise NotImplementedError
 
 

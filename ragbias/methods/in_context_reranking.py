@@ -20,7 +20,7 @@ from ragbias.methods.base import (
     Tensor,
 )
 
-OUTLIER = 2  # a token this number of standard deviations below the mean, or lower, is an outlier
+OUTLIER = 2  # outliers are at least this number of standard deviations below the mean
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class InContextReranking(ReorderingMethod):
 
     ``a(t)`` is the attention to token ``t``, averaged over the tokens after the documents and summed over layers and
     heads. ``b(t)`` is this attention if the query is "N/A". One forward pass measures both, and ``x(t) = a(t) - b(t)``.
-    A document's score is the sum of ``x(t)`` over its tokens, except outliers. For outliers, ``x(t)`` is at least two
-    sample standard deviations below the document's mean.
+    A document's score is the sum of ``x(t)`` over its tokens without outliers. Outliers are at least two sample
+    standard deviations below the document's mean.
     """
 
     name = "icr"
@@ -51,7 +51,7 @@ def _sum_without_outliers(contrast: Sequence[float]) -> float:
 
 
 class QueryContrast(AttentionMethod):
-    """The plain model, which also measures ``x(t)`` of in-context re-ranking in one forward pass.
+    """The plain model. One forward pass also measures ``x(t)`` of ``InContextReranking``.
 
     The text after the documents is appended once more, with "N/A" as the query. This copy begins at the same position
     as the original text, and does not attend to it. ``queries`` is the span of the original text. ``contrast`` is ``x``

@@ -14,9 +14,9 @@ class Mixture(JointMethod):
     """Run one prompt per document, and average the token probabilities of all prompts.
 
     ``q`` is the text after the documents, and ``a_<t`` is the answer so far. The weight of document ``d`` is the
-    probability of these texts after ``d``: ``w_d = p(q, a_<t | d)``, normalised over the documents. Therefore the
-    probability ``p(a)`` of an answer is the exact mean of ``p(a | d)`` with the weights ``p(q | d)``. Shi et al. weight
-    documents by a retriever's scores instead. Merth et al. use ``p(q | d)`` to choose documents.
+    probability of ``q`` and ``a_<t`` after ``d``: ``w_d = p(q, a_<t | d)``, normalised over the documents. Therefore
+    the probability ``p(a)`` of an answer is the exact mean of ``p(a | d)`` with the weights ``p(q | d)``. Shi et al.
+    weight documents by a retriever's scores instead. Merth et al. use ``p(q | d)`` to choose documents.
     """
 
     name = "mixture"

@@ -25,7 +25,7 @@ class MsPoE(AttentionMethod):
 
     Args:
         min_ratio, max_ratio: 0.001 to 1,000,000.
-        layers: first and last layer, both included; ``None`` as last layer is the last layer of the model.
+        layers: first and last layer, both included; ``(2, None)`` ends at the model's last layer.
         variant: ``"paper"`` is the rule above, with ratios up to ``max_ratio``. With grouped queries, each key head
             has one ratio, from the mean score of its query heads, so that relative positions are exact. ``"released"``
             is the authors' code: weights are computed without position encoding, and head ``h`` has the ratio

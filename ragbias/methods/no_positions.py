@@ -9,7 +9,7 @@ from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, Ten
 
 @dataclass(frozen=True)
 class NoPositions(AttentionMethod):
-    """Attention without rotation of queries and keys. Only the causal mask then depends on positions.
+    """Attention without rotation of queries and keys. Only the causal mask depends on positions.
 
     Use this only in experiments: models that were trained with positional encoding answer badly.
 

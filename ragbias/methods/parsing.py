@@ -50,7 +50,7 @@ def method_class(name: str) -> type[Method]:
 
 @cache
 def _entry_points() -> dict[str, EntryPoint]:
-    """Return the entry points of other distributions by name. Leave out names of methods in this package."""
+    """Return the entry points of other distributions by name. Skip names of methods in this package."""
     return {entry.name: entry for entry in entry_points(group="ragbias.methods") if entry.name not in methods.METHODS}
 
 
@@ -105,7 +105,7 @@ def get(
 
 
 def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]:
-    """Create the methods in a comma-separated list. The keys are the methods' texts, see ``without_blanks``."""
+    """Create the methods in a comma-separated list. The keys are their texts without blanks."""
     parsed: dict[str, Method] = {}
     for label in split_outside_brackets(without_blanks(text), ",", text):
         method = _parse(label, model_name)
@@ -180,7 +180,7 @@ def parse_call(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Nam
 
 
 def format_method(method: Method) -> str:
-    """Return text from which ``get`` creates this method. Raise ``MethodError`` if a parameter has no literal."""
+    """Return text from which ``get`` creates the method. Raise ``MethodError`` if a parameter has no literal."""
     if isinstance(method, Compose):
         return "+".join(format_method(getattr(method, part.name)) for part in fields(method) if part.name != "reader")
     values = {field.name: getattr(method, field.name) for field in fields(method) if field.init}

@@ -1,4 +1,4 @@
-"""Majority vote over document orders. It is based on Tang et al., arXiv 2310.07712, who compute a central ranking."""
+"""Majority vote over document orders. Its source, Tang et al., arXiv 2310.07712, computes a central ranking."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class PermutationVote(Method):
     """Answer with several orders of the documents, and return the majority answer.
 
     The orders are distinct random shuffles. If ``samples`` is at least the number of possible orders, all orders run
-    equally often. For example, two documents and 5 samples give two answers per order. Ties are broken by
-    the mean log-probability per token. The shuffles start from a canonical order, so answers are order-invariant.
+    equally often: two documents and 5 samples give two answers per order. Ties are broken by the mean log-probability
+    per token. The shuffles start from a canonical order, so answers are order-invariant.
 
     Args:
         samples: maximum number of answers, 1 to 100,000.

@@ -13,7 +13,7 @@ from ragbias.methods.segments import SegmentMethod, starts_up_to
 
 @dataclass(frozen=True)
 class RoToR(SegmentMethod):
-    """PINE with a fixed circular order of the documents, instead of an order by importance.
+    """PINE with a fixed circular order of the documents instead of an order by importance.
 
     The documents ``1..n`` are in a canonical order. For queries in document ``i``, that document has the last positions
     before ``E``, the end of the documents. Document ``i + 1`` precedes it, then ``i + 2``, and so on around the circle.
@@ -22,8 +22,8 @@ class RoToR(SegmentMethod):
     Args:
         key: function that returns the sort key of a document's token ids. Ties are broken by token ids. None sorts by
             token ids, or by embeddings if the model's input is embeddings.
-        selective: whether the plain model answers if its first token is at least as probable as RoToR's. This option
-            needs ``DebiasedLM`` and two more prefills. Answers are then not order-invariant.
+        selective: whether the plain model answers if its first token is at least as probable as RoToR's. If true,
+            answers are not order-invariant, and need ``DebiasedLM`` and two more prefills.
     """
 
     key: Callable[[Sequence[int]], Any] | None = None

@@ -9,8 +9,8 @@ from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 class SegmentMethod(AttentionMethod):
     """A method in which a document sees the prefix and itself. Tokens after the documents see all tokens before them.
 
-    The prefix runs as in the plain model. Subclasses determine three things: whether documents also see each other, the
-    positions of the documents for each query, and the position of the first token after the documents.
+    The prefix runs as in the plain model. Subclasses determine whether documents also see each other, the positions of
+    the documents for each query, and the position of the first token after the documents.
 
     Attributes:
         sees_others: whether each document sees all tokens of the other documents.
@@ -77,7 +77,7 @@ class SegmentMethod(AttentionMethod):
         return attention.primitive.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """Compute attention of the tokens after the documents if all these tokens see a document at one position.
+        """Compute attention of the tokens after the documents, if all of them see a document at the same position.
 
         Each key is encoded once.
         """

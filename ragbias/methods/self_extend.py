@@ -87,5 +87,5 @@ class SelfExtend(Reweightable):
         return scores if reach is None else scores.masked_fill(distance >= reach, -math.inf)
 
     def _shifted(self, positions: Tensor) -> Tensor:
-        """Return the positions with which queries attend to far keys; see the class."""
+        """Return the positions of queries for far keys, see the class."""
         return positions // self.group + self.window - self.window // self.group

@@ -74,7 +74,7 @@ class SIW(AttentionMethod):
         return attend_each(replace(call, query=query, key=key), rule)
 
     def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """Change the weights on token 0 in the attention ``output`` ``[H, T, d]`` of a prompt with LSE ``[H, T]``."""
+        """Correct a prompt's attention ``output`` ``[H, T, d]``, LSE ``[H, T]``, for changed weights on token 0."""
         count = seq.key.shape[1]
         positions = seq.arange(count)
         weights = scores(seq, seq.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))

@@ -11,9 +11,9 @@ from ragbias.methods.parallel_context_windows import ParallelContextWindows
 
 @dataclass(frozen=True)
 class StructuredPrompting(ParallelContextWindows):
-    """Parallel context windows in which the tokens after the ``n`` documents attend less to the documents.
+    """Parallel context windows in which tokens after the ``n`` documents attend less to the documents.
 
-    Before the softmax, ``log n`` is subtracted from these tokens' scores for document keys.
+    Before the softmax, ``log n`` is subtracted from the scores of these tokens for document keys.
     """
 
     name = "structured-prompting"
