@@ -56,7 +56,7 @@ def read_lines(path: Path, row: type[T], growing: bool = False) -> Iterator[Line
     """Yield the objects of a file with one object per line, or of a ``.json`` file with one list.
 
     The file may be gzipped (``.gz``). Blank lines are skipped. With ``growing``, an incomplete last line is skipped,
-    and a file may be empty unless it is gzipped.
+    and an uncompressed file may be empty.
     """
     form, number, not_empty = TypeAdapter(row), 0, False
     try:

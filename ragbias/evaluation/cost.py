@@ -119,9 +119,9 @@ def measure_costs(
     only one run. This run also warms up the model.
 
     Returns:
-        the costs by label: ``prefill_seconds`` to the first token, ``decode_seconds`` per later token, ``peak_bytes``
-        of memory in addition to the model, and ``prefill_ratio``, ``decode_ratio``, ``peak_ratio`` relative to ``none``
-        on the same prompt in the same round.
+        the costs by label: ``prefill_seconds`` to the first token, ``decode_seconds`` per later token, and
+        ``peak_bytes`` of memory in addition to the model. ``prefill_ratio``, ``decode_ratio`` and ``peak_ratio`` are
+        relative to ``none`` on the same prompt in the same round.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
     peaks = interleave(

@@ -33,17 +33,17 @@ class Record:
     """The answer of one model to one case with one method. Unknown fields in a file are ignored.
 
     Attributes:
-        id: id of the case. The fields ``question``, ``group``, ``gold_position``, ``order``, ``seed`` and ``shorten``
-            are also those of the ``Case``.
+        id: id of the case. ``question``, ``group``, ``gold_position``, ``order``, ``seed`` and ``shorten`` are those of
+            the ``Case``.
         method: label of the method as the user typed it, e.g. ``"attention-sorting(rounds=2)"``.
         documents: number of documents.
         prediction: the model's answer; empty if only log-probabilities are measured.
         score: score of the prediction, from 0 to 1; None if not measured.
-        seconds: wall time of the batch, divided by the number of its cases.
+        seconds: wall time of the batch per case, plus the time to score the gold answers.
         method_ran: name of the method that ran; ``"none"`` if the method could not run, see ``reason``.
-        shown: order of the documents in the model's prompt. Each number is a document's alphabetical rank, which is
-            equal in all records of the same ``question``, ``documents`` and ``seed``. Empty for methods that keep the
-            order, except ``none`` and ``segmented``.
+        shown: order of the documents in the model's prompt, for ``none``, ``segmented`` and methods that reorder,
+            otherwise empty. Each number is a document's alphabetical rank, which is equal in all records of the same
+            ``question``, ``documents`` and ``seed``.
         logprob: log-probability of the most probable gold answer, in nats, summed over tokens. ``logprob``,
             ``answer_tokens``, ``kl`` and ``agrees`` are None if they were not measured.
         answer_tokens: number of tokens of that gold answer.

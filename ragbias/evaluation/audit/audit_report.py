@@ -33,7 +33,7 @@ LEGEND = (
 )
 PREFERENCE_LEGEND = (
     "Positions: share of answers that come from documents in each part of the prompt, minus the share expected if the "
-    "order has no effect. Only questions with two or more known source documents count. With too few of them, "
+    "order has no effect. Only questions with two or more answers of known source count. With too few questions, "
     "preferences are unknown."
 )
 
@@ -150,8 +150,8 @@ def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) 
             rows.append([question, label, *cells])
             question = ""  # only the first row of a question contains the question
     text = (
-        f"{len(examples)} of {len(flipped)} questions that flip with at least one method, those of the first method "
-        "first. Answers that differ from the answer in the retrieved order are bold. --json writes all answers."
+        f"{len(examples)} of {len(flipped)} questions that flip with at least one method, beginning with the first "
+        "method's. Answers that differ from the answer in the retrieved order are bold. --json writes all answers."
     )
     return Section("Questions that flip", grids=[Grid("", ["question", "method", *orders], rows, keys=2)], text=[text])
 

@@ -29,7 +29,7 @@ class PositionPreference(NamedTuple):
     """Parts of the prompt from which answers come.
 
     Attributes:
-        answers: number of answers with a known source document, of questions with two or more such answers.
+        answers: number of answers with a known source document. Questions with fewer than two are excluded.
         total: number of all answers.
         excess: share of answers from each part, minus the expected share. Empty if there are too few questions.
     """
@@ -41,10 +41,16 @@ class PositionPreference(NamedTuple):
 
 @dataclass(frozen=True)
 class Flips:
-    """Shares of questions whose answers differ between orders and between repetitions, and the difference."""
+    """Shares of questions whose answers differ.
+
+    Attributes:
+        flips: between orders.
+        floor: between repetitions of the retrieved order.
+        excess: ``flips - floor``.
+    """
 
     flips: Interval
-    floor: Interval  # between repetitions
+    floor: Interval
     excess: Interval
 
     @classmethod
@@ -55,11 +61,11 @@ class Flips:
 
 
 class Answers(NamedTuple):
-    """The answers to one question: in each order, and in repetitions of the retrieved order."""
+    """Answers to one question, in each order and in repetitions of the retrieved order. ``ran``: the method ran."""
 
     by_order: list[str]
     repeated: list[str]
-    ran: bool  # whether the method ran
+    ran: bool
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ class Audit:
 
     @property
     def uses_accepted_answers(self) -> bool:
-        """Whether a flip means a change between right and wrong, according to the accepted answers."""
+        """Whether flips are changes between right and wrong, instead of changes of meaning."""
         return self.outcomes[self.unchanged_label].rightness is not None
 
 
@@ -254,7 +260,7 @@ def is_right(question: Question, answer: str) -> bool:
 
 
 def answers_differ(question: Question, answers: Sequence[str]) -> bool:
-    """Whether some answers are right and others wrong. If right answers are unknown: whether any two differ."""
+    """Whether some answers are right and others wrong. If right answers are unknown, whether any two differ."""
     if question.answers:
         return len({is_right(question, answer) for answer in answers}) > 1
     return any(not same_answer(*pair) for pair in combinations(answers, 2))
@@ -264,7 +270,8 @@ def estimate_mean(values: Sequence[float], least: float = 0.0) -> Interval:
     """Compute the mean of values between ``least`` and 1, with its 95% interval.
 
     If all ``n`` values are equal, resampling gives no interval. Then the interval extends to both sides by
-    ``p = 1 - 0.05^(1/n)``: if more than a share ``p`` of values differ, ``n`` equal values are unlikely (below 5%).
+    ``p = 1 - 0.05^(1/n)``. If more than a share ``p`` of all values differed, the probability of ``n`` equal values
+    would be below 5%.
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})
@@ -278,9 +285,9 @@ def measure_position_preference(
 ) -> PositionPreference:
     """Measure the share of answers from each part of the prompt, minus the expected share.
 
-    Parts are up to ``MAX_PARTS`` equal ranges of positions. The expected share counts each source document at
-    its positions in all orders of the question. If the order has no effect, both shares are equal. Questions with fewer
-    than two known source documents always have equal shares, so they are skipped.
+    Parts are up to ``MAX_PARTS`` equal ranges of positions. The expected share assumes that the order has no effect: it
+    pairs each source document of a question with each order. Questions with fewer than two answers of known source
+    always have the expected share, so they are skipped.
 
     Args:
         sources: ``sources[q][k]`` is the index of the document from which the answer to question ``q`` in order ``k``

@@ -30,7 +30,7 @@ LLM_REMEDY = (
     "use a ragbias LLM in it: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
     "llama_index.llms.ragbias.RagBiasLLM; with method='none' it answers as before"
 )
-Calls = dict[str, Callable[[str], Any]]  # ways to call a pipeline with a question, by their names in errors
+Calls = dict[str, Callable[[str], Any]]  # functions of a question, by their names in errors
 
 
 def load_pipeline(location: str) -> Any:
@@ -110,7 +110,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 def possible_calls(pipeline: Any) -> Calls:
-    """Return the ways to call a pipeline, in the order to try them. Return {} if the object cannot be called."""
+    """Return the calls to try on a pipeline, in order, or {} if the object cannot be called."""
     if isinstance(pipeline, type):
         return {}
     if callable(chat := getattr(pipeline, "chat", None)):

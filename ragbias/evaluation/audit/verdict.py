@@ -64,12 +64,12 @@ def define_flip(audit: Audit) -> str:
 
 
 def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent: bool = False) -> Recommendation:
-    """Return the verdict on the unchanged pipeline. If it is ``PROBLEM``, also recommend a method, if one helps.
+    """Return the verdict on the unchanged pipeline and, if it is ``PROBLEM``, the best method that helps.
 
     A method helps if its own verdict is ``NO_PROBLEM``, or if its excess of flips is at most half of the pipeline's and
-    the whole interval of its excess is below the pipeline's excess. It must not be one that ``may_lose`` accuracy. Of
-    several such methods, the one with the largest gain in accuracy is recommended; if gains are equal, the one with the
-    fewest flips. ``consistent=True`` ignores accuracy. ``time_ratios`` are times relative to the plain model, by label.
+    the whole interval of its excess is below the pipeline's excess. Methods that ``may_lose`` accuracy are excluded.
+    The best method has the largest gain in accuracy or, if gains are equal, the fewest flips. ``consistent=True``
+    ignores accuracy. ``time_ratios`` are times relative to the plain model, by label.
     """
     label = audit.unchanged_label
     unchanged = audit.outcomes[label]
@@ -100,7 +100,7 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
 
 
 def may_lose(outcome: Outcome) -> bool:
-    """Whether accuracy decreases, or may decrease by more than ``MAX_LOSS``. False if accuracy was not measured."""
+    """Whether accuracy decreases, or its interval includes a loss above ``MAX_LOSS``. False if it was not measured."""
     return outcome.better is not None and (outcome.better.estimate < 0 or outcome.better.low < -MAX_LOSS)
 
 
@@ -112,7 +112,7 @@ def _reduces_flips(outcome: Outcome, unchanged: Outcome) -> bool:
 
 def _describe_losses(outcomes: Mapping[str, Outcome]) -> str:
     changes = (
-        f"{name} leaves {outcome.headline.flips.estimate:.0%} and changes the share of right answers by "
+        f"{name} reduces this share to {outcome.headline.flips.estimate:.0%} and changes the share of right answers by "
         f"{_format_points(outcome.better)}"
         for name, outcome in outcomes.items()
         if outcome.better is not None

@@ -184,7 +184,7 @@ def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
 
 
 def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
-    """Compute scores by position and their mean. For several positions, add worst, best, gap and chance gap."""
+    """Compute scores by position and their mean. With several positions, add ``CURVE_FIGURES`` and the chance gap."""
     if not scores.questions:
         return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*CURVE_FIGURES, "gap_by_chance"))}
     curve = bootstrap.compute_curve(scores, bounds=bounds)
@@ -201,10 +201,10 @@ def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
 def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
     """Compute a method's differences from the plain model. Return None without a common question and position.
 
-    ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean, worst position
-    and best position. ``worst_to_worst`` is the difference of the worst positions, and ``gap`` is the difference of the
-    gaps. ``by_position`` is the method's score at a position minus the plain model's mean. ``most`` is the largest
-    possible difference of two scores, such as 1 for accuracies.
+    ``mean``, ``worst`` and ``best`` subtract the plain model's mean, worst and best position from the method's mean.
+    ``worst_to_worst`` and ``gap`` are differences of the worst positions and of the gaps. ``by_position`` subtracts the
+    plain model's mean from the method's score at each position. ``most`` is the largest possible difference of two
+    scores, such as 1 for accuracies.
     """
     first, second = scores.restrict_to_common(plain)
     if not first.values.size:
@@ -238,9 +238,12 @@ def _by_position(scores: Scores, figures: Sequence[Estimate]) -> dict[str, Estim
 def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:
     """Summarise one method's log-probabilities of gold answers.
 
-    The result has the entries of ``curve_figures`` and ``minus_plain``, and means over questions. ``spread`` is the
-    range of a log-probability over the document orders. ``kl`` is KL(plain || method) of the token after the prompt.
-    ``agreement`` is 1 if both have the same most probable token. ``answer_tokens`` is the length of the gold answer.
+    The result has the entries of ``curve_figures``, an entry ``minus_plain``, and these means:
+
+    - ``spread``: range of a question's log-probability over the document orders.
+    - ``kl``: KL(plain || method) of the token after the prompt.
+    - ``agreement``: 1 if the most probable token after the prompt is the plain model's, else 0.
+    - ``answer_tokens``: number of tokens of the gold answer.
     """
     measured = [record for record in records if record.logprob is not None]
     return {

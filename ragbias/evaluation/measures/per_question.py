@@ -35,7 +35,7 @@ def mean_by_question(records: Iterable[Record], value: Callable[[Record], float]
 
 
 def normalised_answer(record: Record) -> str:
-    """Return the record's answer in a form that can be compared."""
+    """Return the record's answer, normalised for comparison."""
     return normalise(record.prediction)
 
 
@@ -54,7 +54,7 @@ def order_flips(
 def repeat_flips(
     records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = normalised_answer
 ) -> dict[str, float]:
-    """Return, for each repeated question, the share of repetitions (``noise``) whose answer differs from the first."""
+    """Return, for each question in ``noise``, the share of repetitions whose answer differs from the first answer."""
     first = {record.key: answer(record) for record in records}
     return mean_by_question(
         (record for record in noise if record.key in first), lambda record: answer(record) != first[record.key]

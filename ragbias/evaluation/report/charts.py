@@ -63,7 +63,7 @@ def draw_curves(result: Mapping[str, Any], styles: Mapping[str, Style], measure:
 def draw_overlaid(
     curves_by_panel: Mapping[str, Curves], styles: Mapping[str, Style] | None = None, scale: str = ACCURACY
 ) -> Figure:
-    """Draw one panel with several curves per entry of ``curves_by_panel``. Keys are the panels' titles."""
+    """Draw a panel for each entry of ``curves_by_panel``, with all its curves. Keys are the panels' titles."""
     methods = max(map(len, curves_by_panel.values()))
     figure, axes = make_canvas(len(curves_by_panel), columns=2, height=2.8 + 0.1 * methods, sharey=True)
     for axis, (name, curves) in zip(axes, curves_by_panel.items(), strict=True):

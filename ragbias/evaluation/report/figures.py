@@ -84,7 +84,7 @@ def draw_line(
     axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
     wider: int = 0,
 ) -> None:  # fmt: skip
-    """Draw estimates with intervals, as a band or error bars. ``wider`` enlarges a curve that equal curves cover."""
+    """Draw estimates with intervals, as a band or error bars. ``wider`` thickens a curve that others would hide."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     xs_known, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
     options = {**style, "markersize": 4.5 + 4 * wider, "linewidth": 1.6 + 2.5 * wider, "zorder": 3}

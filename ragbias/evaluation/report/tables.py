@@ -130,7 +130,7 @@ def format_title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
 
 
 def prefill_costs(result: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return each method's prefill time relative to ``none``, ``[median, low, high]``; {} unless all were timed."""
+    """Return each method's prefill time relative to ``none``, ``[median, low, high]``, or {} if any was not timed."""
     costs = {label: method.get("cost", {}).get("prefill_ratio") for label, method in result["methods"].items()}
     return costs if all(costs.values()) else {}
 

@@ -64,7 +64,7 @@ class Case:
         documents: the documents as they occur in ``text``, in the same order.
         answers: the accepted answers.
         gold_position: position of the gold document, counted from 0; None without a gold document.
-        order: 0 if all documents but the gold one are in the order of the data; k if they are in the k-th shuffle.
+        order: order of the documents other than the gold one: 0 is the order of the data, k the k-th shuffle.
         seed: seed that selected the documents; 0 if the data file lists them.
         group: part of the task, such as a subset of RewardBench.
         contents: the documents without their numbers; empty if ``documents`` have no numbers.

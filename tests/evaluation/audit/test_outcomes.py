@@ -238,7 +238,7 @@ def test_a_method_that_may_lose_accuracy_is_for_consistency(better):
     advice = recommend_method(found, {})
     assert advice.verdict is Verdict.PROBLEM and advice.method is None
     assert "40% (" in advice.text and "change between right and wrong" in advice.text  # not the 100% of wordings
-    assert "No method is recommended: pine leaves 0% and changes the share of right answers by" in advice.text
+    assert "No method is recommended: pine reduces this share to 0% and changes the share of right" in advice.text
     asked_for = recommend_method(found, {}, consistent=True)
     assert asked_for.method == "pine" and "It may be right less often" in asked_for.text
 
