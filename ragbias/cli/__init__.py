@@ -65,7 +65,7 @@ def options(
     ] = False,
     with_traceback: Annotated[bool, typer.Option(TRACEBACK, help="If the command fails, show the traceback.")] = False,
 ) -> None:
-    """Declare the common options. ``main`` itself parses ``--traceback``, which also applies to parsing errors."""
+    """Declare the common options. ``main`` parses ``--traceback``, because it also applies to parsing errors."""
 
 
 def _format_warning(
@@ -84,7 +84,8 @@ def main() -> None:
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     arguments = sys.argv[1:] or ["--help"]
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
-    if command in MODEL_COMMANDS and {"--help", "--cache"}.isdisjoint(arguments):  # cached states depend on the threads
+    # with --cache, keep the number of threads, because cached states depend on it
+    if command in MODEL_COMMANDS and {"--help", "--cache"}.isdisjoint(arguments):
         use_idle_cores()
     try:
         # typer accepts --traceback only before the command
@@ -122,7 +123,7 @@ def _report_error(error: Exception, command: str | None, with_traceback: bool) -
 
 
 def _discard_output() -> None:
-    """Discard output that is not written yet. Otherwise Python would try to write it at exit."""
+    """Discard unwritten output, which Python would otherwise write at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

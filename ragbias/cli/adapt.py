@@ -37,7 +37,7 @@ def adapt(
     rank: Annotated[int, integer(BOUNDS["rank"], "Rank of the LoRA.")] = Default.rank,
     learning_rate: Annotated[float, typer.Option(min=0, max=1, help="Maximum learning rate.")] = Default.learning_rate,
     max_documents: Annotated[int, integer(BOUNDS["documents"], "Maximum number of documents.")] = Default.documents,
-    orders: Annotated[int | None, integer(BOUNDS["orders"], "Orders of documents, if gold is unknown.")] = None,
+    orders: Annotated[int | None, integer(BOUNDS["orders"], "Document orders to average if gold is unknown.")] = None,
     examples: Annotated[int | None, integer(BOUNDS["examples"], "Default: one per question, but 300 to 800.")] = None,
     prompt: Annotated[
         Path | None, typer.Option(help="File of a prompt with {documents} and {question}. Default: several prompts.")

@@ -30,7 +30,7 @@ def _compile_pattern(text: str) -> re.Pattern[str]:
 Host = Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0: all addresses.")]
 Port = Annotated[int, integer(PORTS, "Port to listen on. 0: any free port.")]
 ApiKey = Annotated[str, typer.Option(envvar="RAGBIAS_API_KEY", help="API key, or several keys, one per line.")]
-Separator = Annotated[str, typer.Option(help="Text between documents, for prompts without `documents`.")]
+Separator = Annotated[str, typer.Option(help="Text between documents, for requests without `documents`.")]
 Segmenter = Annotated[
     re.Pattern[str] | None,
     typer.Option(parser=_compile_pattern, metavar="REGEX", help="Pattern of a document, such as '(?s)<doc>.*?</doc>'."),
@@ -41,8 +41,8 @@ ShareCache = Annotated[bool, typer.Option("--share-cache", help="Let all API key
 TenantHeader = Annotated[
     str, typer.Option(help="Header with the tenant's name, set by your gateway. Tenants share no cached documents.")
 ]
-MaxStreams = Annotated[int, integer(limits.COUNTS, "Concurrent streamed answers. With vLLM, only for pcw.")]
-MaxWaiting = Annotated[int, integer(limits.COUNTS, "Maximum number of waiting requests. With vLLM, only for pcw.")]
+MaxStreams = Annotated[int, integer(limits.COUNTS, "Maximum concurrent streams. In the proxy, only for pcw and rotor.")]
+MaxWaiting = Annotated[int, integer(limits.COUNTS, "Maximum waiting requests. In the proxy, only for pcw and rotor.")]
 MaxDocuments = Annotated[int, integer(limits.COUNTS, "Maximum documents per request.")]
 MaxNewTokens = Annotated[int | None, integer(limits.TOKENS, "Maximum new tokens per request. Default: the window.")]
 MaxBody = Annotated[int, integer(limits.MEGABYTES, "Maximum megabytes of a request.")]

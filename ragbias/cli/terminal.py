@@ -73,7 +73,7 @@ def _is_unchanged_output(path: Path) -> bool:
 
 @contextmanager
 def output(path: Path) -> Iterator[None]:
-    """Record the file that the block writes, so that later runs may overwrite it. An error removes the file."""
+    """Record the file that the ``with`` block writes, so that later runs may overwrite it. Remove it after an error."""
     with writing(path):
         yield
     if path.is_file():
@@ -84,7 +84,7 @@ def output(path: Path) -> Iterator[None]:
 
 
 def check_overwritable(path: Path, force: bool) -> None:
-    """Raise an error for an existing file, unless it is an unchanged output of a command or ``force`` is set."""
+    """Raise an error unless the file is missing, empty or a command's unchanged output, or ``force`` is set."""
     if not force and path.is_file() and path.stat().st_size and not _is_unchanged_output(path):
         raise typer.BadParameter(f"{path} exists, and ragbias did not write it; give another file, or --force")
 

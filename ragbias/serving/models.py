@@ -1,4 +1,4 @@
-"""Settings of a served model, which also check and load it."""
+"""Settings of a served model, with methods that check and load it."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def check_document_count(documents: Sequence[object], limit: int) -> None:
 
 
 def locate_documents(text: str, settings: ServerSettings, documents: Sequence[Any] | None = None) -> Boundaries:
-    """Locate documents by the segmenter, the separator, or as two or more XML elements.
+    """Locate documents by the segmenter or the separator or, without these, as two or more XML elements.
 
     If ``documents`` is an empty list, the text has no documents.
     """
@@ -95,7 +95,7 @@ def check_documents_found(request: Request, on_missing: str) -> None:
 
 
 def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> None:
-    """Raise a 400 if messages contain some of the documents, but not all, because their order would affect the answer.
+    """Raise a 400 if messages contain only some of the documents, because their order would affect the answer.
 
     A message that consists of exactly one document does not count, because it may be a question.
     """
@@ -103,7 +103,7 @@ def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> 
     if chat_documents.find_copies(texts, contents):
         absent = next(iter(chat_documents.name_absent(texts, "\n".join(contents))), "together")
         message = f"documents: the messages contain some, but not {absent}; leave all of them out of the messages"
-        raise bad_request("documents", f"{message}, or send each exactly as it is in a message", "invalid_documents")
+        raise bad_request("documents", f"{message}, or send each verbatim as in a message", "invalid_documents")
 
 
 def render_chat(
@@ -115,9 +115,10 @@ def render_chat(
 ) -> RenderedPrompt:
     """Render a conversation with its documents as one prompt.
 
-    Documents that all occur in the messages stay there. If the messages contain none of them, a chat template that
-    supports documents renders them. Otherwise, they are inserted at the beginning of the user's last message. Without
-    ``documents``, those of the last message that contains any are rendered by the template, or stay in their place.
+    If the messages contain all ``documents``, the documents stay in place. If the messages contain none, a chat
+    template that supports documents renders them; with other templates, they are inserted at the beginning of the
+    user's last message. ``None`` selects the documents of the last message that has any. They are then rendered by the
+    template, or stay in place.
 
     Raises:
         ApiError: the messages contain only some of the documents, or there is no user message.

@@ -82,7 +82,7 @@ class Upstream:
             response = await self.client.send(built, stream=True)
         if response.headers.get("content-encoding", "identity") != "identity":  # the size is unknown
             await response.aclose()
-            raise ApiError(502, "the upstream server compresses answers; disable that", None, "upstream_compressed")
+            raise ApiError(502, "the upstream server must not compress answers", None, "upstream_compressed")
         return response
 
 
@@ -220,7 +220,7 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
 def _find_text_with_documents(
     texts: Sequence[PromptText], documents: Sequence[ChatDocument] | None, settings: ProxySettings
 ) -> tuple[PromptText | None, Boundaries]:
-    """Return the last text that contains all documents, or None if no text does, and the boundaries."""
+    """Return the last text that contains all documents, and the boundaries. The text is None if no text does."""
     if documents == []:
         return None, locate("", documents=[])
     boundaries = locate("")

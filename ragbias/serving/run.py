@@ -26,7 +26,7 @@ SECONDS_FOR_ERRORS = 5  # time after the grace period, to send errors to remaini
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server with limits for the age and number of idle connections."""
+    """A uvicorn server that closes idle connections after a time, or at once if there are too many."""
 
     def __init__(self, app: FastAPI, settings: ServerSettings) -> None:
         self._state = app.state
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Close connections that are idle too long, or if there are too many. uvicorn calls this every 0.1 s."""
+        """Close connections that are idle too long, and the longest idle ones if there are too many."""
         now, before = time.monotonic(), self._idle_since
         protocols: list[Any] = list(self.server_state.connections)
         connections = [(protocol, protocol.cycle) for protocol in protocols]

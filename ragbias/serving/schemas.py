@@ -48,7 +48,7 @@ class Document(_Fields):
     title: str | None = None
     id: str | None = None
     metadata: dict[str, JsonValue] = {}
-    printed: list[str] = Field(default=[], description="The metadata as the messages print it, if known.")
+    printed: list[str] = Field(default=[], description="Metadata values as they occur in the messages.")
 
     @model_validator(mode="before")
     @classmethod
