@@ -49,11 +49,11 @@ class Example:
         return f" {self.answers[0]}" if self.prompt.suffix.endswith(":") else self.answers[0]
 
     def teacher_prompts(self, orders: int | None, rng: random.Random) -> list[Prompt]:
-        """Return the prompts that the teacher (the plain model) reads.
+        """Return the prompts for the teacher, which is the plain model.
 
-        If the gold document is known, return one prompt with only this document. Otherwise, return ``orders`` prompts
-        with all documents in random order. If ``orders`` is None, return one prompt with only the most similar
-        document. If this is also unknown, return one prompt with all documents in random order.
+        - If the gold document is known: one prompt with only this document.
+        - Otherwise, if ``orders`` is given: ``orders`` prompts with all documents in random order.
+        - Otherwise: one prompt with only the most similar document or, if unknown, all documents in random order.
         """
         prompt, indices = self.prompt, range(len(self.prompt.documents))
         only = self.similar if self.gold is None and orders is None else self.gold

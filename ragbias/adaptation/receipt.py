@@ -15,7 +15,7 @@ from ragbias.generation.scoring import logprobs_of
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
-POSITIONS = 3  # measured positions of the gold document, or random orders if it is unknown
+POSITIONS = 3  # number of gold positions, or of random orders if gold is unknown
 INVARIANCE_PROMPTS, INVARIANCE_ORDERS = 2, 6  # for the check of invariance
 
 
@@ -28,10 +28,9 @@ def make_receipt(
 ) -> dict[str, Any]:
     """Compare the plain model, the method, and the method with its reader on held-out examples.
 
-    All numbers are log-probabilities of an answer in nats. If the right answers are unknown, the plain model's answers
-    replace the right answers. A gain then means that the method is closer to the plain model, not more accurate.
-    ``supported`` is whether the 95% interval of the reader's gain is above zero. ``progress`` is called with the number
-    of finished examples.
+    Log-probabilities are in nats. If the right answers are unknown, the plain model's answers replace them. A gain then
+    means that the method is closer to the plain model, not more accurate. ``supported`` is true if the 95% interval of
+    the reader's gain over the method is above zero. ``progress`` receives the number of finished examples.
     """
     with_reader = replace(method, reader=reader)
     plain, before, after = [], [], []
@@ -67,7 +66,7 @@ def make_receipt(
 
 
 def _orders(example: Example, rng: random.Random) -> list[list[int]]:
-    """Return orders with the gold document first, in the middle and last; random orders if it is unknown."""
+    """Return orders with the gold document first, in the middle and last, or random orders if it is unknown."""
     count = len(example.prompt.documents)
     if example.gold is None:
         return [rng.sample(range(count), count) for _ in range(POSITIONS)]

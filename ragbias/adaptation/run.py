@@ -33,7 +33,7 @@ from ragbias.readers import PARTIAL, PEFT, READER, WEIGHTS, fingerprint
 FEWEST_QUESTIONS = 20  # including held-out questions
 HELD_OUT = 0.2  # share of the questions
 FEWEST_HELD_OUT, MOST_HELD_OUT = 5, 40
-FEWEST_EXAMPLES, MOST_EXAMPLES = 300, 800  # by default
+FEWEST_EXAMPLES, MOST_EXAMPLES = 300, 800  # bounds of the default
 HELD_OUT_FILE = "held-out.jsonl"
 SETTINGS = "settings.json"  # file of an unfinished training
 CHECKPOINT_STEPS = 10  # steps between checkpoints
@@ -148,7 +148,7 @@ def _open_training(plan: AdaptPlan, model: dict[str, str], restart: bool) -> Pat
     partial = plan.folder / PARTIAL
     if restart:
         shutil.rmtree(partial)
-        for name in (PEFT, WEIGHTS, HELD_OUT_FILE, READER):  # the last file identifies the others
+        for name in (PEFT, WEIGHTS, HELD_OUT_FILE, READER):  # READER last: without it, ``plan_of`` rejects the folder
             (plan.folder / name).unlink(missing_ok=True)
         partial.mkdir()
     expected = {"settings": asdict(plan.settings), "data": plan.data, "model": model}
@@ -181,7 +181,7 @@ def _split(questions: Sequence[Question], seed: int) -> tuple[list[Question], li
 def _load_or_make_targets(
     lm: DebiasedLM, examples: Sequence[Example], options: AdaptSettings, folder: Path, progress: Progress
 ) -> list[Lesson]:
-    """Load each example's teacher targets from a file, or compute and write them. Equal examples share a file."""
+    """Load each example's lesson from its file, or compute and write it. Equal examples share a file."""
     prompts = [example.teacher_prompts(options.orders, random.Random(index)) for index, example in enumerate(examples)]
     files = []
     for example, texts in zip(examples, prompts, strict=True):
@@ -207,7 +207,7 @@ def _load_or_make_targets(
 def held_out_example(
     lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool
 ) -> tuple[Example, Lesson]:
-    """Return a held-out example and its lesson, for a known answer (``labelled``) or the plain model's answer."""
+    """Return a held-out example and its lesson. ``labelled`` selects the known answer, not the plain model's."""
     documents, gold = question.documents[: options.documents], question.gold
     if gold is not None and gold >= len(documents):
         documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1

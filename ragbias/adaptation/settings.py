@@ -38,7 +38,7 @@ class AdaptSettings:
         learning_rate: maximum learning rate. The rate increases during the first steps, then decreases linearly to 2%
             of the maximum.
         documents: maximum number of documents in an example.
-        orders: number of random orders in which the plain model reads the documents of a question without ``gold``. Its
+        orders: for questions without ``gold``: number of random document orders over which the plain model's
             distributions are averaged. Use this if answers need several documents. By default, the plain model reads
             only the document that is most similar to the question.
         examples: number of examples. Default: one per question, but at least 300 and at most 800.

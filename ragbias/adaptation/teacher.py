@@ -59,8 +59,8 @@ def make_lessons(lm: DebiasedLM, examples: Sequence[tuple[Example, Sequence[Prom
 
     Args:
         examples: each example with the prompts that the teacher reads.
-        distil: store the teacher's distributions. The target is then the teacher's answer, unless a known answer shows
-            that it is wrong. Without ``distil``, the target is the known answer, or, if unknown, the teacher's answer.
+        distil: store the teacher's distributions. The target is then the teacher's answer or, if this is wrong, the
+            known answer. Without ``distil``, the target is the known answer or, if there is none, the teacher's answer.
     """
     requests = [[lm.prepare(prompt, method="none") for prompt in prompts] for _, prompts in examples]
     indices = [index for index, (example, _) in enumerate(examples) if distil or not example.answers]

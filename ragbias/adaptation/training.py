@@ -63,7 +63,7 @@ def student_logits(
 ) -> Tensor:
     """Return logits ``[len(target), V]`` that predict the target, with gradients for the weights of ``lora``.
 
-    If the method allows it, the documents and the token after them run first, without gradients.
+    With most methods, the documents and the token after them run first, without gradients.
     """
     if isinstance(method, JointMethod):
         return _joint_logits(lm, method, lora, prompt, target, cache)
@@ -131,9 +131,9 @@ def train(
     every: int,
     after_step: Callable[[int, float], None],
 ) -> None:
-    """Train ``reader`` in place, and write ``checkpoint`` after each ``every`` steps.
+    """Train ``reader`` in place, and write ``checkpoint`` every ``every`` steps and at the end.
 
-    ``after_step`` is called with the number of finished steps and the loss.
+    ``after_step`` receives the number of finished steps and the loss.
     """
     optimiser = torch.optim.AdamW(reader.parameters(), lr=settings.learning_rate, weight_decay=0.0)
     done, lora = _restore(reader, optimiser, checkpoint), reader.lora

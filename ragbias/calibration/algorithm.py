@@ -26,7 +26,7 @@ from ragbias.calibration.settings import CalibrationSettings, make_calibration_s
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod, Profile
 
-MAX_CANDIDATES, MAX_BEST = 10, 3  # channels to measure with one factor, and with all factors
+MAX_CANDIDATES, MAX_BEST = 10, 3  # number of channels measured with one factor, and with all
 FACTORS = (0.5, 0.0, -0.5, -1.0)
 CURVE_POINTS = 200  # maximum number of points in a layer's curve
 SIGNIFICANT_DIGITS = 6  # of numbers in the record
@@ -66,7 +66,6 @@ def _search(
     """Run or resume the search. Return the best setting, and a record of all measurements."""
 
     def measure(stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Losses:
-        """Measure the loss of every sample with every method."""
         by_sample = []
         for index, sample in enumerate(samples if methods else ()):
             losses = partial(measure_losses, lm.model, sample, methods)
@@ -102,7 +101,7 @@ def _search(
         },
         "choice": {
             "plain": summarise_losses(choose, plain),
-            "scaled": {"by_depth": summarise_losses(choose, measured[chosen])["by_depth"]},  # "losses" has the mean
+            "scaled": {"by_depth": summarise_losses(choose, measured[chosen])["by_depth"]},  # mean: see "losses"
         },
         "losses": [
             {
@@ -163,8 +162,8 @@ def _mean_by_key(keys: Sequence[int], values: Sequence[float]) -> dict[int, floa
 def record_search(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[str, Any]:
     """Describe the search as JSON data.
 
-    ``position_correlation`` is Pearson's correlation between the position and a channel's mean in each layer, over the
-    positions of the monotone test. ``smoothness`` is a channel's roughness, so lower values are smoother.
+    ``position_correlation`` is, for each layer, Pearson's correlation of a channel's mean activation with the position,
+    over the positions of the monotone test. ``smoothness`` is a channel's roughness: lower is smoother.
     """
     tested_range = ranking.search_range
     tested = layer_outputs(states)[tested_range.first : tested_range.last + 1, tested_range.skip_fit :]

@@ -53,7 +53,7 @@ class SearchRange:
 
 @dataclass(frozen=True)
 class ChannelRanking:
-    """Result of the search. If no channel passed, ``ranked`` is sorted by the number of monotone layers."""
+    """Result of the search. If ``passed`` is empty, ``ranked`` is sorted by the number of monotone layers."""
 
     monotone: dict[int, list[int]]  # by channel, the layers with a monotone fit
     roughness: dict[int, float]  # by channel: minimum over monotone layers (released), mean over tested (paper)

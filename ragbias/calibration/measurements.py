@@ -69,7 +69,7 @@ def gold_attention(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[tuple[float, float]]:
-    """Return the last token's mean attention to the gold document and to an average other document, by layer."""
+    """Return each layer's mean attention from the last token to the gold document and to an average other document."""
     masses = measure_document_attention(model, [sample.prompt for sample in samples], batch_size, progress)
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
     whole = torch.stack([mass.sum(1) for mass in masses])
@@ -85,7 +85,7 @@ def retrieving_layers(attention: Sequence[Sequence[float]]) -> set[int]:
 
 
 def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
-    """Return the layer ranges to compare, by name: the first and last layer of each."""
+    """Return named layer ranges to compare, each as first and last layer."""
     retrieving = retrieving_layers(attention)
     first = last = max(range(len(attention)), key=lambda layer: attention[layer][0] - attention[layer][1])
     while first - 1 in retrieving:

@@ -48,7 +48,7 @@ class CalibrationSettings:
         return replace(self, task=task, length=length, questions=questions)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return, as JSON data, the settings that affect the results. A data file becomes its name and SHA-256."""
+        """Return, as JSON data, the settings that affect the results. A data file is given by name and SHA-256."""
         plain = {name: value for name, value in vars(self).items() if name != "batch_size"}
         if self.data is not None:
             plain["data"] = {"file": self.data.name, "sha256": hashlib.sha256(self.data.read_bytes()).hexdigest()}
@@ -58,8 +58,8 @@ class CalibrationSettings:
 def make_calibration_set(lm: DebiasedLM, plan: CalibrationSettings) -> tuple[list[Sample], list[Sample]]:
     """Draw or read the questions of a calibration. Return two lists of samples, about different questions.
 
-    The first list selects channel, factor and layers. The second list checks the selection. Two thirds of the drawn
-    questions are for the second list, but only one third of the questions from a file.
+    The first list selects channel, factor and layers. The second list checks the selection. It gets two thirds of drawn
+    questions, or one third of the questions from a file.
     """
     if plan.data is None:
         rng = random.Random(f"calibration {plan.task} {plan.seed}")

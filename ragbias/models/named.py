@@ -16,7 +16,7 @@ from ragbias.models import tiny
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model with a GGUF file in one or more PyPI packages. If these are missing, the hub is used."""
+    """A model with a GGUF file in one or more PyPI packages. Without the packages, it is loaded from the hub."""
 
     hub: str  # repository to load if the packages are not installed
     modules: tuple[str, ...]  # Python modules that contain the parts of the file, in order

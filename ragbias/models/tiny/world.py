@@ -27,12 +27,12 @@ PREFIX, SEPARATOR = "<s>Context:\n", "\n\n"  # of prompts in evaluations
 
 @dataclass(frozen=True)
 class Attribute:
-    """One property of an entity."""
+    """One property of an entity, with templates of facts and questions."""
 
     key: str
     words: list[str]  # names of word lists; a value has one word from each list
-    facts: list[str]  # templates
-    questions: list[str]  # templates
+    facts: list[str]
+    questions: list[str]
     distinct: int = 0  # if positive, a value instead has this number of different words, all from the first list
 
     def value(self, rng: random.Random) -> str:
