@@ -228,6 +228,36 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
     except AmbiguousSegmentsError as error:
         return Boundaries((), source, expected.total(), str(error))
 
+    n_missing, n_absent, reason = _count_missing(text, source, expected, found, spans, occurrences)
+    metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in found)
+    return Boundaries(
+        tuple(spans),
+        source,
+        len(found) + n_missing,
+        reason,
+        n_absent=n_absent,
+        texts=tuple(occurrence.span for occurrence in found),
+        metadata=metadata if any(metadata) else (),
+    )
+
+
+def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
+    """Count the latest retrieval's documents, and documents of earlier retrievals outside longer documents."""
+    latest, *earlier = candidates
+    separate = {occurrence.document for occurrence in outermost_occurrences(text, in_message)}
+    outside = ([document for document in retrieval if document in separate] for retrieval in earlier)
+    return _merge_counts([latest, *outside])
+
+
+def _count_missing(
+    text: str,
+    source: str,
+    expected: Counter[str],
+    found: Sequence[Occurrence],
+    spans: Sequence[CharSpan],
+    occurrences: Known,
+) -> tuple[int, int, str]:
+    """Count the expected documents that were not found, and those of which the prompt has no part. Add the reason."""
     missing = expected - Counter(occurrence.document for occurrence in found)
     if source == "registry":  # a text that occurs only inside the documents is not missing
         for name in missing:
@@ -244,24 +274,7 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
         reasons.append(f"{n_apart} documents are apart from the others and are left as plain text")
     # the prompt of a grader contains one of the retrieved documents by design
     is_grader = len(found) == 1 and n_absent == missing.total() and source in ("artifact", "run")
-    metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in found)
-    return Boundaries(
-        tuple(spans),
-        source,
-        len(found) + missing.total(),
-        "" if is_grader else "; ".join(reasons),
-        n_absent=n_absent,
-        texts=tuple(occurrence.span for occurrence in found),
-        metadata=metadata if any(metadata) else (),
-    )
-
-
-def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
-    """Count the latest retrieval's documents, and documents of earlier retrievals outside longer documents."""
-    latest, *earlier = candidates
-    separate = {occurrence.document for occurrence in outermost_occurrences(text, in_message)}
-    outside = ([document for document in retrieval if document in separate] for retrieval in earlier)
-    return _merge_counts([latest, *outside])
+    return missing.total(), n_absent, "" if is_grader else "; ".join(reasons)
 
 
 def _printed_metadata(fields: Fields) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {  # lines; raise them in the commit of a feature that is worth it
-    "ragbias": 26_000,
-    "integrations/langchain": 1_970,
-    "integrations/llama-index": 1_530,
+    "ragbias": 25_500,
+    "integrations/langchain": 1_850,
+    "integrations/llama-index": 1_420,
     "integrations/vllm": 1_570,
 }
 FILES_OF_A_REQUEST = 39
