@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -127,7 +127,8 @@ def build_request(
         in_order = origin.reordered(order)
         tokens, plain = in_order.tokens, in_order.whole(tokenizer)
     if isinstance(ran, AttentionMethod) and ran.selective:
-        ran, why_plain = _choose_more_confident(model, ran, plain, tokens, backend, cancelled)
+        always: AttentionMethod = replace(cast(Any, ran), selective=False)
+        ran, why_plain = _choose_more_confident(model, always, plain, tokens, backend, cancelled)
         tokens = tokens if ran.needs_documents else plain
     report = create_report(
         origin,

@@ -40,6 +40,8 @@ class RoToR(SegmentMethod):
             raise MethodError(f"rotor: key={self.key!r}; expected a function of a document's token ids, or None")
         if not isinstance(self.selective, bool):
             raise MethodError(f"rotor: selective={self.selective!r}; expected True or False")
+        if self.selective:
+            object.__setattr__(self, "invariant", False)
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
         order = canonical_order(documents)

@@ -10,7 +10,7 @@ from ragbias import Prompt, debias
 from ragbias.errors import MethodError
 from ragbias.generation import Generation, Report, Usage
 from ragbias.generation.answering import elect
-from ragbias.methods import PermutationVote, RoToR
+from ragbias.methods import NoMethod, PermutationVote, RoToR
 from ragbias.prompt import tokenise
 from support.prompts import ANIMALS, PROMPT
 
@@ -95,6 +95,13 @@ def test_selective_rotor_takes_the_more_confident_of_the_two(lm):
             assert ("selective" in chosen.report.reason) == (expected == "none")
             ran.add(expected)
     assert ran == {"none", "rotor"}
+
+
+def test_selective_rotor_is_not_invariant_but_the_chosen_method_is(lm):
+    method = RoToR(selective=True)
+    ran = lm.prepare(Prompt("Say.\n", ["Owls hoot.\n", "Cats purr.\n"], "Who?"), method=method).method
+    assert not method.invariant
+    assert ran in (RoToR(), NoMethod())
 
 
 def test_selective_rotor_is_refused_around_a_bare_model(llama):
