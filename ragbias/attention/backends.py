@@ -15,13 +15,13 @@ support the tensors, it raises ``BackendError``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,8 +31,6 @@ from ragbias.attention.keys import Alibi, Group, Rotary, Scoring
 from ragbias.call_site import warn
 from ragbias.errors import BackendError, BackendFallbackWarning
 from ragbias.extras import install_command
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 BACKENDS = ("auto", "torch", "triton", "flash")
 PACKAGES = {"triton": "triton", "flash": "flash_attn"}
@@ -72,10 +70,9 @@ def choose_backend(query: Tensor, scoring: Scoring) -> str:
     return scoring.backend
 
 
-def implementation(function: Function, query: Tensor, scoring: Scoring) -> Function:
-    """Return the chosen backend's version of a function of ``torch_backend``. It has the same name and signature."""
-    module = import_module(f"ragbias.attention.{choose_backend(query, scoring)}_backend")
-    return cast(Function, getattr(module, function.__name__))
+def backend_module(query: Tensor, scoring: Scoring) -> Any:
+    """Return the module of the chosen backend. All of these modules have the functions of ``primitive``."""
+    return import_module(f"ragbias.attention.{choose_backend(query, scoring)}_backend")
 
 
 @contextmanager

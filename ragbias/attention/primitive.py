@@ -16,8 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ragbias.attention import torch_backend
-from ragbias.attention.backends import implementation
+from ragbias.attention.backends import backend_module
 from ragbias.attention.keys import Group, KeyRanges, Scoring, Segments, Visible
 from ragbias.errors import ArgumentError
 
@@ -62,7 +61,10 @@ def attend(
     segments = [(0, key.shape[1])] if segments is None else segments
     causal = causal and query.shape[1] > 1  # a single query sees all keys
     visible = Visible(segments, starts, bias, causal, bounds)
-    return implementation(torch_backend.attend, query, scoring)(query, key, value, positions, scoring, visible)
+    result: tuple[Tensor, Tensor] = backend_module(query, scoring).attend(
+        query, key, value, positions, scoring, visible
+    )
+    return result
 
 
 def attend_groups(
@@ -73,7 +75,8 @@ def attend_groups(
     Returns:
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group after group.
     """
-    return implementation(torch_backend.attend_groups, query, scoring)(query, key, value, groups, scoring)
+    result: tuple[Tensor, Tensor] = backend_module(query, scoring).attend_groups(query, key, value, groups, scoring)
+    return result
 
 
 @torch.no_grad()
@@ -88,7 +91,8 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
     Returns:
         float32 ``[H, Q, n]``, or ``[H, 1, n]`` with ``total``. The shares of each query sum to 1.
     """
-    return implementation(torch_backend.segment_mass, query, scoring)(query, key, segments, scoring, total)
+    mass: Tensor = backend_module(query, scoring).segment_mass(query, key, segments, scoring, total)
+    return mass
 
 
 @torch.no_grad()
@@ -105,4 +109,5 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
         summed over the tokens of both. The softmax runs over the tokens of all documents except ``i``. The diagonal
         is 0.
     """
-    return implementation(torch_backend.document_mass, query, scoring)(query, key, spans, scoring)
+    mass: Tensor = backend_module(query, scoring).document_mass(query, key, spans, scoring)
+    return mass

@@ -259,7 +259,7 @@ def test_block_sizes_shrink_only_where_shared_memory_is_short(dim, itemsize, mem
 def test_a_launch_queries_the_shared_memory_of_the_device(monkeypatch):
     monkeypatch.setattr(triton_backend, "_shared_memory", lambda device: (8 * 1024, 1))
     query, key, value = inputs(60, 60)
-    sizes = triton_backend._sizes(query, key, Scoring(ENCODINGS["rotary"], SCALE), False, [(0, 60)])
+    sizes = triton_backend._sizes(query, key, Scoring(ENCODINGS["rotary"], SCALE), False)
     assert (sizes.rows, sizes.keys) == (16, 16)
     fast, slow = both(
         attend,
