@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise, product
 
@@ -162,6 +162,29 @@ def count_outside(text: str, known: Known, spans: Sequence[CharSpan]) -> int:
 def is_long(document: str) -> bool:
     """Whether a text is too long to occur in a prompt by chance."""
     return len(document.strip()) >= MIN_CHARACTERS
+
+
+def is_joined_text(retrieval: Sequence[str], others: Sequence[Sequence[str]]) -> bool:
+    """Whether a retrieval is one text that joins several texts of other retrievals."""
+    joined, *more = set(retrieval)
+    parts = {text for other in others if joined not in other for text in other if is_long(text) and text in joined}
+    return not more and len(parts) > 1
+
+
+def count_expected(text: str, candidates: Sequence[Sequence[str]], in_message: Known) -> Counter[str]:
+    """Count the latest retrieval's documents, and documents of earlier retrievals outside longer documents."""
+    latest, *earlier = candidates
+    separate = {occurrence.document for occurrence in outermost_occurrences(text, in_message)}
+    outside = ([document for document in retrieval if document in separate] for retrieval in earlier)
+    return merge_counts([latest, *outside])
+
+
+def merge_counts(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
+    """Count the texts of several retrievals. The count of a text is its maximum over the retrievals."""
+    merged: Counter[str] = Counter()
+    for retrieval in retrievals:
+        merged |= Counter(retrieval)
+    return merged
 
 
 def _is_block(text: str, chosen: Sequence[Occurrence]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
@@ -12,8 +13,11 @@ from ragbias.boundaries.assignment import (
     UNCLEAR,
     Known,
     assign_occurrences,
+    count_expected,
     count_outside,
+    is_joined_text,
     is_long,
+    merge_counts,
     message_bounds,
     outermost_occurrences,
     outside_sentences,
@@ -29,11 +33,18 @@ from ragbias.boundaries.matching import (
     occurrences_of,
     precedes_other_blocks,
 )
-from ragbias.boundaries.metadata_blocks import Fields, extend_to_metadata
+from ragbias.boundaries.metadata_blocks import extend_to_metadata, printed_metadata
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, check_segmenter, find_below_headers, segment, select_message
-from ragbias.boundaries.sources import KnownText, Registry, Retrieval, current_documents, document_texts, fields_of
-from ragbias.boundaries.splitting import STRIPPING_HELPS, split
+from ragbias.boundaries.sources import (
+    KnownText,
+    Registry,
+    Retrieval,
+    current_documents,
+    document_texts,
+    fields_of,
+)
+from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.boundaries.text import CharSpan
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
@@ -45,7 +56,6 @@ NOTHING_RECOGNISED = (
 WITHIN_TEXT = (
     "the prompt contains recently retrieved texts, but not as lines of one message, so they may belong to the question"
 )
-NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # metadata fields that may number the documents
 ORIGIN = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
@@ -65,10 +75,11 @@ class Boundaries:
         source: ``"documents"`` (given explicitly), ``"artifact"`` (in tool messages), ``"run"`` (retrieved in the same
             run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered), or ``"none"``.
         n_expected: number of documents that the source provides. For the registry, only documents in the prompt count.
-            If no document is found, this is the number of documents that the first source provides.
+            If no document is found, the first source that provides documents counts.
         reason: why documents are missing; empty if none is missing. Never contains text of a document.
-        n_left_plain: number of retrieved texts in the prompt outside ``spans``: quotations, documents of earlier turns.
-        n_untreated: number of documents from this run or its tool messages that are in the prompt outside ``spans``.
+        n_left_plain: number of texts in the prompt, outside ``spans``, that any source knows. These are quotations or
+            documents of earlier turns.
+        n_untreated: the same number, but only for texts of this run and its tool messages of which no copy is found.
         n_absent: number of expected documents of which the prompt contains no part.
         texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
         metadata: the metadata of each document as printed in the prompt; empty if none is known.
@@ -153,10 +164,9 @@ def locate(
     *_, result = attempts
     reason = "; ".join(attempt.reason for attempt in attempts if attempt.reason)
     if not (result.spans or reason):
-        known_by = NOTHING_RECOGNISED if registry else NOTHING_KNOWN if registry is not None else NOTHING_GIVEN
-        reason = WITHIN_TEXT if any(map(is_long, known.remembered)) else known_by
+        reason = _why_nothing_was_found(registry, known)
     n_left_plain = count_outside(text, {**known.occurrences, **known.remembered}, result.spans)
-    plain = {name: found for name, found in known.occurrences.items() if not any(o.is_in(result.spans) for o in found)}
+    plain = {doc: found for doc, found in known.occurrences.items() if not any(o.is_in(result.spans) for o in found)}
     n_untreated = count_outside(text, plain, result.spans) if documents is None else 0
     return replace(result, reason=reason, n_left_plain=n_left_plain, n_untreated=n_untreated)
 
@@ -188,7 +198,7 @@ def _find_known_texts(
     candidates = registry.candidates() if registry else []
     recent = [texts for texts in candidates if not remembered.keys().isdisjoint(texts)]
     parts = [*retrievals["artifact"], *retrievals["run"], *recent]
-    joined = {texts for texts in parts if _is_joined_text(texts, parts)}
+    joined = {texts for texts in parts if is_joined_text(texts, parts)}
     for source in ("artifact", "run"):
         retrievals[source] = [texts for texts in retrievals[source] if texts not in joined]
     return _KnownTexts(
@@ -197,6 +207,14 @@ def _find_known_texts(
         [texts for texts in recent if texts not in joined],
         remembered,
     )
+
+
+def _why_nothing_was_found(registry: Registry | None, known: _KnownTexts) -> str:
+    if any(map(is_long, known.remembered)):
+        return WITHIN_TEXT
+    if registry is None:
+        return NOTHING_GIVEN
+    return NOTHING_RECOGNISED if registry else NOTHING_KNOWN
 
 
 def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Known, source: str) -> Boundaries:
@@ -214,11 +232,11 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
         retrievals = [r for r in retrievals if in_message.keys() >= set(r) or any(isinstance(t, KnownText) for t in r)]
     candidates = [retrieval for retrieval in retrievals if not in_message.keys().isdisjoint(retrieval)]
     if not candidates:  # e.g. a prompt that only asks for search terms
-        n_documents = _merge_counts(retrievals).total()
+        n_documents = merge_counts(retrievals).total()
         reason = f"none of the {n_documents} documents {ORIGIN[source]} appears verbatim in the prompt"
         return Boundaries((), "none", n_documents, reason)
 
-    expected = _count_expected(text, candidates, in_message)
+    expected = count_expected(text, candidates, in_message)
     fields = fields_of(chain.from_iterable(candidates))
     found = assign_occurrences(text, list(expected.elements()), in_message)
     if found is None:
@@ -229,7 +247,7 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
         return Boundaries((), source, expected.total(), str(error))
 
     n_missing, n_absent, reason = _count_missing(text, source, expected, found, spans, occurrences)
-    metadata = tuple(_printed_metadata(fields.get(occurrence.document, {})) for occurrence in found)
+    metadata = tuple(printed_metadata(fields.get(occurrence.document, {})) for occurrence in found)
     return Boundaries(
         tuple(spans),
         source,
@@ -239,14 +257,6 @@ def _locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: 
         texts=tuple(occurrence.span for occurrence in found),
         metadata=metadata if any(metadata) else (),
     )
-
-
-def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Known) -> Counter[str]:
-    """Count the latest retrieval's documents, and documents of earlier retrievals outside longer documents."""
-    latest, *earlier = candidates
-    separate = {occurrence.document for occurrence in outermost_occurrences(text, in_message)}
-    outside = ([document for document in retrieval if document in separate] for retrieval in earlier)
-    return _merge_counts([latest, *outside])
 
 
 def _count_missing(
@@ -260,8 +270,9 @@ def _count_missing(
     """Count the expected documents that were not found, and those of which the prompt has no part. Add the reason."""
     missing = expected - Counter(occurrence.document for occurrence in found)
     if source == "registry":  # a text that occurs only inside the documents is not missing
-        for name in missing:
-            missing[name] = min(missing[name], sum(not o.is_in(spans) for o in occurrences_of(text, name)))
+        for document in missing:
+            outside = sum(not occurrence.is_in(spans) for occurrence in occurrences_of(text, document))
+            missing[document] = min(missing[document], outside)
     unknown = [document for document in missing.elements() if document not in occurrences]
     n_absent = count_absent(text, unknown, found)
     n_lost = 0 if source == "registry" else len(unknown)  # recent retrievals may belong to other prompts
@@ -277,27 +288,6 @@ def _count_missing(
     return missing.total(), n_absent, "" if is_grader else "; ".join(reasons)
 
 
-def _printed_metadata(fields: Fields) -> tuple[str, ...]:
-    """Return the printed metadata of a document, without fields that may number the documents."""
-    own = (values for name, values in fields.items() if name.split("!")[0] not in NUMBERING_FIELDS)
-    return tuple(chain.from_iterable(own))
-
-
-def _is_joined_text(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
-    """Whether a retrieval is one text that joins several texts of other retrievals."""
-    joined, *more = set(retrieval)
-    parts = {text for other in others if joined not in other for text in other if is_long(text) and text in joined}
-    return not more and len(parts) > 1
-
-
-def _merge_counts(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
-    """Count the texts of several retrievals. The count of a text is its maximum over the retrievals."""
-    merged: Counter[str] = Counter()
-    for retrieval in retrievals:
-        merged |= Counter(retrieval)
-    return merged
-
-
 def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries:
     """Find the latest recorded retrieval in the prompt. The source is ``"none"`` if its texts may be in the question.
 
@@ -306,11 +296,11 @@ def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: 
     """
     nothing = Boundaries((), "none", 0, "")
     documents = set(chain.from_iterable(candidates))
-    separate = outside_sentences(text, {name: found for name, found in remembered.items() if name in documents})
+    separate = outside_sentences(text, {doc: found for doc, found in remembered.items() if doc in documents})
     long = {document for document in separate if is_long(document)}
     with_long = [retrieval for retrieval in candidates if not long.isdisjoint(retrieval)]
     retrievals = [
-        tuple(name for name in retrieval if name in remembered or (is_long(name) and occurrences_of(text, name)))
+        tuple(doc for doc in retrieval if doc in remembered or (is_long(doc) and occurrences_of(text, doc)))
         for retrieval in with_long
     ]
     result = _locate_retrievals(text, retrievals, separate, "registry")
@@ -390,11 +380,14 @@ def _can_be_split(text: str, result: Boundaries) -> bool:
     """Whether the prompt can be split at the documents of ``result``, perhaps after their numbers are removed."""
     if not result.spans:
         return False
-    try:
-        split(text, result.spans, find_numbering(text, result.texts or result.spans, result.metadata), False)
-    except AmbiguousSegmentsError as error:
-        return STRIPPING_HELPS in str(error)
-    return True
+    with suppress(AmbiguousSegmentsError):
+        split(text, result.spans, DocumentNumbers(), strip_numbering=False)
+        return True
+    with suppress(AmbiguousSegmentsError):
+        numbers = find_numbering(text, result.texts or result.spans, result.metadata)
+        split(text, result.spans, numbers, strip_numbering=True)
+        return True
+    return False
 
 
 def _locate_by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:

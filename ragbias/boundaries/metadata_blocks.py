@@ -33,6 +33,7 @@ MAX_VALUES = 16  # maximum number of values in one gap
 MAX_RENDERINGS = 256  # maximum number of texts tried as the header or footer of a document
 MAX_GAP = 6000  # maximum length of a gap in characters
 NUMBERS = ("#0", "#1")  # fields for a document's number, counted from 0 and from 1
+NUMBERING_FIELDS = ("index", "idx", "position", "rank", "metadata")  # fields that may number the documents
 
 Fields = dict[str, list[str]]  # the metadata values of one document by field name
 Part = str | frozenset[str]  # constant text, or the fields that may have printed a value
@@ -182,3 +183,9 @@ def _renderings(parts: Sequence[Part], fields: Fields) -> list[str]:
     ]
     texts = map("".join, itertools.islice(itertools.product(*options), MAX_RENDERINGS))
     return sorted(texts, key=len, reverse=True)
+
+
+def printed_metadata(fields: Fields) -> tuple[str, ...]:
+    """Return the printed metadata of a document, without fields that may number the documents."""
+    own = (values for name, values in fields.items() if name.split("!")[0] not in NUMBERING_FIELDS)
+    return tuple(itertools.chain.from_iterable(own))

@@ -196,7 +196,10 @@ def _is_consecutive(series: Series) -> bool:
 
 
 class _Regions:
-    """Regions that may contain the documents' numbers, one region per document. Region ``edge`` has other text too."""
+    """Regions that may contain the documents' numbers, one region per document.
+
+    ``edge`` is the index of a region that may also contain other text, such as the question.
+    """
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.text, self.spans, self.edge = text, spans, edge

@@ -36,7 +36,7 @@ def _forms(_: FrameType, found: Any) -> list[str]:
 
 RECOGNISERS: dict[Callable[..., Any], Labels] = {
     locating.locate: lambda _, found: [f"source: {found.source}"] if found else [],
-    locating._is_joined_text: lambda _, joins: ["texts: one joins others"] * bool(joins),
+    assignment.is_joined_text: lambda _, joins: ["texts: one joins others"] * bool(joins),
     assignment.assign_occurrences: _forms,
     assignment.select_last_message: lambda _, found: ["turn: unclear, refused"] * (found is None),
     assignment._have_same_introduction: lambda _, alike: ["turn: a chat loop"] * bool(alike),
