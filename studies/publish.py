@@ -33,7 +33,6 @@ EVIDENCE = Path("ragbias/evaluation/evidence.json")
 PAGES = (
     RESULTS / "models.md",
     RESULTS / "calibrations.md",
-    Path("docs/how-to/choose-a-method.md"),
 )
 NO_EFFECT_ON_ANSWERS = {"out", "cost", "engine", "workers"}  # settings that do not affect answers
 PURPOSE = re.compile(r"(?:# \S.*\n)+")  # the comment at the beginning of a settings file, up to its command

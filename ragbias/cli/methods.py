@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ragbias.methods import Method
 
 HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost relative to none", "source")
-FIGURES = "docs/how-to/choose-a-method.md"
+FIGURES = "docs/results/models.md"
 
 
 def list_methods(
