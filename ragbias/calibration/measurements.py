@@ -26,7 +26,10 @@ from ragbias.prompt import TokenisedPrompt
 
 @torch.no_grad()
 def sum_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
-    """Sum hidden states over strings: ``[n_states, T, D]``, from the embeddings to the final, normalised states."""
+    """Sum the hidden states of strings ``ids`` ``[strings, T]`` over the strings.
+
+    The result is ``[n_states, T, D]``. The first state is the embeddings, and the last is the normalised output.
+    """
     output = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False)
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
 

@@ -89,7 +89,7 @@ def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
 
 
 def _content(kind: str, part: Any, types: Sequence[str], fields: Sequence[str]) -> Any:
-    """Return the content of a block. Raise an error unless one of ``fields`` is the only field with content."""
+    """Return the content of a block, which must be in exactly one field, and this must be one of ``fields``."""
     if not isinstance(part, dict) or part.get("type") not in types:
         raise _block_error(kind, f"a part of type {shown(part.get('type') if isinstance(part, dict) else part)}")
     media_type = part.get("mime_type") or part.get("media_type") or "text/plain"

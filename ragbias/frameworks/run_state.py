@@ -56,7 +56,9 @@ class ContextScoped(Generic[T]):
     def get(self) -> T | None:
         """Return the value of this context for reading, or ``None`` if there is none."""
         scope = self._scope.get()
-        return None if scope is None else scope.inherited if scope.local is None else scope.local
+        if scope is None:
+            return None
+        return scope.inherited if scope.local is None else scope.local
 
     def get_writable(self) -> T:
         """Return the value of this context for changes. During a run, copied contexts share the changes."""

@@ -285,9 +285,9 @@ def place_gold(
 
 
 def alphabetical_ranks(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
-    """Return the alphabetical ranks of the documents ``contents[i]``, for each index ``i`` of ``order``.
+    """Return the alphabetical rank of document ``contents[i]`` for each index ``i`` of ``order``.
 
-    The rank of a document does not depend on the order of ``contents``. Equal documents have ascending ranks.
+    Equal documents get consecutive ranks, in the order of ``order``.
     """
     ranks = {text: itertools.count(rank) for rank, text in reversed(list(enumerate(sorted(contents))))}
     return tuple(next(ranks[contents[index]]) for index in order)
