@@ -30,7 +30,7 @@ _remembered: ContextVar[Sequence[Line]] = ContextVar("ragbias_call_site", defaul
 
 
 def add_framework(*packages: str) -> None:
-    """Exclude top-level packages from user code, so that warnings name the code that calls them."""
+    """Name the top-level packages of a framework. Warnings then show the line of user code that calls the framework."""
     NOT_USER_CODE.update(packages)
 
 

@@ -108,7 +108,7 @@ class FlatText(NamedTuple):
     Attributes:
         text: the original prompt, or the prompt without numbers if they were removed.
         spans: ``(begin, end)`` of each document in characters.
-        lead: the separator that was added to the first document of the split ``Prompt``, but not to this text.
+        lead: a separator that ``Prompt.from_text`` added before the first document. ``text`` does not include it.
     """
 
     text: str
@@ -189,7 +189,7 @@ class TokenisedPrompt:
 
 
 def shield_documents(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prompt:
-    """Mark strings of control tokens in a prompt's documents as data."""
+    """Mark control-token strings in the documents, so that the tokenizer treats them as ordinary text."""
     shield = control_tokens(tokenizer).shield
     return Prompt(prompt.prefix, [shield(text) for text in prompt.documents], prompt.suffix)
 

@@ -63,7 +63,7 @@ _active: ContextVar[_ActiveReader | None] = ContextVar("ragbias_reading", defaul
 
 @contextmanager
 def apply_reader(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> Iterator[None]:
-    """Apply a reader in this thread or task. In sequence ``b``, it begins at index ``starts[b]``, padding included."""
+    """Apply a reader in this thread or task. In sequence ``b``, it begins at ``starts[b]``, which counts padding."""
     state = _ActiveReader(starts)
 
     def record_cached_columns(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:

@@ -1,7 +1,7 @@
 """Train reader adapters, small LoRAs that act only on the tokens after the documents.
 
-``run`` draws ``examples``, stores the plain model's answers (``teacher``), trains the LoRA (``training``) and compares
-the log-probabilities of answers to held-out questions with and without the LoRA (``receipt``).
+``run`` draws ``examples``, stores the plain model's answers (``teacher``) and trains the LoRA (``training``). For
+each held-out question, it compares the answer's log-probabilities with and without the LoRA (``receipt``).
 """
 
 from ragbias import lazy

@@ -53,7 +53,8 @@ class Example:
 
         - If the gold document is known: one prompt with only this document.
         - Otherwise, if ``orders`` is given: ``orders`` prompts with all documents in random order.
-        - Otherwise: one prompt with only the most similar document or, if unknown, all documents in random order.
+        - Otherwise, if the document most similar to the question is known: one prompt with only this document.
+        - Otherwise: one prompt with all documents in random order.
         """
         prompt, indices = self.prompt, range(len(self.prompt.documents))
         only = self.similar if self.gold is None and orders is None else self.gold
@@ -63,7 +64,10 @@ class Example:
 
 
 def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: AdaptSettings) -> list[Example]:
-    """Draw ``settings.examples`` examples, by default one per question. All questions are used about equally often."""
+    """Draw ``settings.examples`` examples, or one per question if it is None.
+
+    All questions are used about equally often.
+    """
     count, rng = settings.examples or len(questions), random.Random(settings.seed)
     rarity = rarity_of([text for question in questions for text in question.documents])
     drawn: list[Example] = []
@@ -74,7 +78,7 @@ def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: Adapt
 
 
 def rarity_of(documents: Sequence[str]) -> dict[str, float]:
-    """Return the inverse document frequency of each word, ``log(documents / documents with the word)``."""
+    """Return each word's inverse document frequency: ``log(n / m)`` if ``m`` of the ``n`` documents contain it."""
     distinct = set(documents)
     counts = Counter(word for text in distinct for word in _words(text))
     return {word: math.log(len(distinct) / count) for word, count in counts.items()}
@@ -117,7 +121,8 @@ def prompt_of(
     """Return the prompt of one question, with the model's chat template, if there is one.
 
     Args:
-        text: prompt with ``{documents}`` and ``{question}``. By default, ``PREFIX``, the documents, and an ending.
+        text: prompt with ``{documents}`` and ``{question}``. The default consists of ``PREFIX``, the documents, and
+            one of ``ENDINGS``, which contains the question.
         rng: chooses the ending. By default, the first ending is used.
     """
     if text is None:

@@ -67,7 +67,7 @@ def adapt(
         the receipt, which ``reader.json`` also contains.
 
     Raises:
-        DataError: there are too few questions, or the objective needs unknown answers.
+        DataError: there are too few questions, or the objective needs answers and some questions have none.
         ReaderError: the folder contains a finished reader, other files, or an unfinished training that is damaged or
             has other settings.
         MissingExtraError: peft is not installed.
@@ -122,7 +122,10 @@ class AdaptPlan(NamedTuple):
 
 
 def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSettings, restart: bool) -> AdaptPlan:
-    """Resolve the settings, split the questions and create the folder, without a model. For errors, see ``adapt``."""
+    """Resolve the settings, split the questions and create the folder. For errors, see ``adapt``.
+
+    No model is needed.
+    """
     folder = Path(out).expanduser()
     usable = [question for question in questions if len(question.documents) >= 2]
     training, held_out = _split(usable, settings.seed)
@@ -207,7 +210,10 @@ def _load_or_make_targets(
 def held_out_example(
     lm: DebiasedLM, question: Question, options: AdaptSettings, labelled: bool
 ) -> tuple[Example, Lesson]:
-    """Return a held-out example and its lesson. ``labelled`` selects the known answer, not the plain model's."""
+    """Return a held-out example and its lesson.
+
+    The lesson's target is the known answer if ``labelled`` is set, otherwise the plain model's answer.
+    """
     documents, gold = question.documents[: options.documents], question.gold
     if gold is not None and gold >= len(documents):
         documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1

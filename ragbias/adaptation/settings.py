@@ -34,13 +34,13 @@ class AdaptSettings:
             otherwise ``"distil"``.
         steps: number of optimiser steps.
         batch: number of examples per step.
-        rank: rank of the LoRA, on all linear layers of the decoder.
+        rank: rank of the LoRA, which changes all linear layers of the decoder.
         learning_rate: maximum learning rate. The rate increases during the first steps, then decreases linearly to 2%
             of the maximum.
         documents: maximum number of documents in an example.
-        orders: for questions without ``gold``: number of random document orders over which the plain model's
-            distributions are averaged. Use this if answers need several documents. By default, the plain model reads
-            only the document that is most similar to the question.
+        orders: number of random document orders, for questions without ``gold``. The plain model reads all documents
+            in each order, and its distributions are averaged. Use this if answers need several documents. By default,
+            the plain model reads only the document that is most similar to the question.
         examples: number of examples. Default: one per question, but at least 300 and at most 800.
         prompt: the prompt of your pipeline, with ``{documents}`` and ``{question}``. By default, several question
             templates are used, so that the reader generalises.

@@ -28,7 +28,7 @@ def read_sources(files: Sequence[Path], documents: Sequence[Path], seed: int) ->
 
 
 def _continuations(passages: Sequence[str], rng: random.Random) -> list[Question]:
-    """Make questions that quote a passage. The answer is the passage's next words."""
+    """Make questions that quote part of a passage. The answer is the words after the quotation."""
     long = [passage for passage in passages if len(passage.split()) >= MIN_WORDS]
     if not long or len(passages) < 2:
         raise DataError(f"--documents needs two or more passages, one of them with {MIN_WORDS} words; add longer texts")

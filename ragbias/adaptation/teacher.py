@@ -1,4 +1,4 @@
-"""The teacher: answers of the plain model, and the probability distributions that it predicts for their tokens."""
+"""The teacher: the plain model's answers, and its probability distributions for the tokens of these answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Lesson:
     """The target tokens of one training example, and the teacher's distributions for them.
 
     Attributes:
-        target: int64 ``[T]``, the answer and, unless it was cut off, the EOS token.
+        target: int64 ``[T]``, the answer, followed by the EOS token if the answer is complete.
         labelled: bool ``[]``, whether the answer is known. Only known answers are used as labels.
         tokens: int64 ``[T, 64]``, the teacher's most probable tokens at each position; empty without a teacher.
         logprobs: float32 ``[T, 65]``, log-probabilities of these tokens. The last column is for all other tokens.
@@ -40,7 +40,10 @@ class Lesson:
     logprobs: Tensor
 
     def divergence(self, logits: Tensor) -> Tensor:
-        """Return the weighted sum of forward and reverse KL divergence to a student's logits ``[T, V]``, per token."""
+        """Return a weighted mean of KL(teacher || student) and KL(student || teacher), averaged over tokens.
+
+        ``logits`` are the student's, ``[T, V]``.
+        """
         student = logits.float().log_softmax(-1)
         student = _with_rest(student.gather(1, self.tokens.to(student.device)))
         teacher = self.logprobs.to(student.device)
@@ -59,8 +62,9 @@ def make_lessons(lm: DebiasedLM, examples: Sequence[tuple[Example, Sequence[Prom
 
     Args:
         examples: each example with the prompts that the teacher reads.
-        distil: store the teacher's distributions. The target is then the teacher's answer or, if this is wrong, the
-            known answer. Without ``distil``, the target is the known answer or, if there is none, the teacher's answer.
+        distil: whether to store the teacher's distributions. If True, the target is the teacher's answer, or the known
+            answer if the teacher is wrong. If False, the target is the known answer, or the teacher's answer if none is
+            known.
     """
     requests = [[lm.prepare(prompt, method="none") for prompt in prompts] for _, prompts in examples]
     indices = [index for index, (example, _) in enumerate(examples) if distil or not example.answers]
@@ -84,7 +88,7 @@ def _target(lm: DebiasedLM, example: Example, answer: Generation | None) -> list
 
 
 def _distributions(lm: DebiasedLM, requests: Sequence[Request], target: list[int]) -> tuple[Tensor, Tensor]:
-    """Return the most probable tokens and their log-probabilities, averaged over the teacher's prompts."""
+    """Average probabilities over the teacher's prompts. Return the most probable tokens and their log-probabilities."""
     logits = [continuation_logits(lm.model, request.tokens, NoMethod(), target, lm.backend) for request in requests]
     mean = torch.stack([by_prompt.log_softmax(-1) for by_prompt in logits]).logsumexp(0) - math.log(len(logits))
     logprobs, tokens = mean.topk(TOP, dim=1)

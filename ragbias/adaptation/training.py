@@ -63,7 +63,8 @@ def student_logits(
 ) -> Tensor:
     """Return logits ``[len(target), V]`` that predict the target, with gradients for the weights of ``lora``.
 
-    With most methods, the documents and the token after them run first, without gradients.
+    With most methods, a first pass without gradients runs the documents and one more token. A second pass with
+    gradients runs the rest.
     """
     if isinstance(method, JointMethod):
         return _joint_logits(lm, method, lora, prompt, target, cache)
@@ -131,7 +132,7 @@ def train(
     every: int,
     after_step: Callable[[int, float], None],
 ) -> None:
-    """Train ``reader`` in place, and write ``checkpoint`` every ``every`` steps and at the end.
+    """Train ``reader`` in place. Write ``checkpoint`` at each multiple of ``every`` steps and at the end.
 
     ``after_step`` receives the number of finished steps and the loss.
     """

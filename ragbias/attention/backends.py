@@ -3,8 +3,8 @@
 - ``torch`` runs everywhere.
 - ``triton`` runs on CUDA, or on CPU in Triton's interpreter. It has fused kernels for attention and for the importance
   of documents (the attention that they get).
-- ``flash`` runs FlashAttention 2 on CUDA. It uses ``torch`` for bounds, for biases, for positions of segments that
-  differ by query, and for the importance of documents.
+- ``flash`` runs FlashAttention 2 on CUDA. It uses ``torch`` for the importance of documents. It also uses ``torch`` if
+  ``attend`` gets ``bounds``, ``bias``, or segment positions that differ between queries.
 - ``auto`` uses ``triton`` for supported CUDA tensors, and ``torch`` otherwise. A self-check compares both backends once
   per device, dtype and head dimension. If they differ, ``auto`` warns and uses ``torch``.
 
@@ -71,7 +71,7 @@ def choose_backend(query: Tensor, scoring: Scoring) -> str:
 
 
 def backend_module(query: Tensor, scoring: Scoring) -> Any:
-    """Return the module of the chosen backend. All of these modules have the functions of ``primitive``."""
+    """Return the module of the chosen backend, which has the functions of ``primitive``."""
     return import_module(f"ragbias.attention.{choose_backend(query, scoring)}_backend")
 
 

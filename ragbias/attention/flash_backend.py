@@ -1,7 +1,8 @@
-"""Backend ``flash``: FlashAttention 2. In each head, all queries must see a segment of keys at the same position.
+"""Backend ``flash``: FlashAttention 2.
 
-FlashAttention supports one position per key. Therefore each group of queries has an encoded copy of the keys. The
-causal mask is aligned so that the last query sees every key, as in ``primitive.attend``. The tests replace the package
+FlashAttention supports one position per key and head. Therefore each group of queries gets its own encoded copy of the
+keys. If positions of segments differ between the queries of a group, ``torch`` computes the attention. The causal mask
+is aligned so that the last query sees every key, as in ``primitive.attend``. The tests replace the package
 ``flash_attn`` and do not run its kernel.
 """
 

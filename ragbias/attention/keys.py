@@ -69,11 +69,13 @@ class Encoding:
         return x
 
     def move(self, query: Tensor, key: Tensor, segments: Segments, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """Select segments of keys ``[G, K, d]``, and move each segment to its position in ``starts``.
+        """Select the ``K'`` keys of the segments from ``[G, K, d]``, and move segment ``j`` to ``starts[:, j]``.
 
-        ``starts`` are int64 ``[H or 1, n]``, non-negative. ``query`` is encoded. Return queries and moved keys, with
-        their dimensions reordered alike. The keys are ``[G, K', d]`` if all heads share the starts or keys have no
-        position encoding, otherwise ``[H, K', d]``.
+        ``query`` is already encoded. ``starts`` are int64 ``[H or 1, n]``, non-negative.
+
+        Return the queries and the moved keys. The order of the dimensions ``d`` may change, in the same way for queries
+        and keys. The moved keys are ``[H, K', d]`` if they have a position encoding and ``starts`` has ``H`` rows.
+        Otherwise they are ``[G, K', d]``.
         """
         return query, select(key, segments)
 
@@ -88,6 +90,8 @@ class Encoding:
 
 class Rotary(Encoding):
     """Rotary position embedding: ``<R(p) q, R(s + t) k> = <R(p - s) q, R(t) k>``.
+
+    ``R(p)`` rotates to position ``p``. The key ``k`` is at offset ``t`` of a segment that starts at ``s``.
 
     Args:
         frequencies: float32 ``[r/2]``, angle per position. The first ``r`` of the ``d`` dimensions are rotated.
@@ -169,7 +173,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
 
 
 class Alibi(Encoding):
-    """Attention with linear biases. Subtract a head's slope times the distance of query and key from each score.
+    """Attention with linear biases. Scores are reduced by the head's slope times the distance between query and key.
 
     Args:
         slopes: float32 ``[H]``.

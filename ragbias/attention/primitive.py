@@ -73,7 +73,7 @@ def attend_groups(
     """Compute ``attend`` for groups of queries with different segments.
 
     Returns:
-        output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group after group.
+        output ``[H, Q', d]`` and LSE float32 ``[H, Q']`` for the ``Q'`` queries of all groups, group after group.
     """
     result: tuple[Tensor, Tensor] = backend_module(query, scoring).attend_groups(query, key, value, groups, scoring)
     return result
@@ -97,7 +97,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
 
 @torch.no_grad()
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
-    """Return the attention of each document's tokens to each other document, without positions.
+    """Return how much each document attends to every other document, without positions.
 
     Args:
         query, key: ``[H, K, d]`` and ``[G, K, d]`` of the same tokens.

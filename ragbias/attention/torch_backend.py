@@ -226,7 +226,10 @@ def _attend_fused(
 def _attend_visible(
     query: Tensor, key: Tensor, value: Tensor, scale: float, visible: Visible, order: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Call the kernel for ``[G, H / G, Q or K, d]``. The keys are those of the visible segments in ``order``."""
+    """Call PyTorch's kernel. The keys are those of the visible segments, in ``order``.
+
+    Queries are ``[G, H / G, Q, d]``. Keys and values are ``[G, H / G, K, d]``.
+    """
     segments, bounds, count = visible.segments, visible.bounds, query.shape[2]
     if visible.causal and (len(segments) > 1 or count != key.shape[2] or visible.bias is not None):
         bounds = causal_bounds(segments, count, key.device)

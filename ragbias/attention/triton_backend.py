@@ -155,7 +155,10 @@ def _softmax_shares(
     scoring: Scoring,
     total: bool,
 ) -> Tensor:
-    """Return each segment's share of the softmax, ``[H, Q, columns]``. With ``total``, sum over a group's queries."""
+    """Return each segment's share of each query's softmax, ``[H, Q, columns]``.
+
+    ``groups`` list the column of each segment. With ``total``, the shares are summed over the queries of a group.
+    """
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
     visible = [(begin, end) for _, segments in groups for begin, end, _ in segments]
@@ -204,7 +207,10 @@ def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool) -> _Siz
 
 
 def fit_sizes(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
-    """Reduce block sizes until the kernel fits into ``memory`` bytes. ``unread`` pipeline stages need no memory."""
+    """Reduce block sizes until the kernel fits into ``memory`` bytes of shared memory.
+
+    ``unread`` is the number of pipeline stages that use no shared memory.
+    """
     width = (2 * _block_size(half) if half else 0) + (_block_size(dim - 2 * half) if dim > 2 * half else 0)
     while True:
         buffers = sizes.stages - unread
@@ -223,7 +229,7 @@ def fit_sizes(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, 
 
 @cache
 def _shared_memory(device: torch.device) -> tuple[float, int]:
-    """Return the shared memory per program in bytes, and the number of pipeline stages that do not use it."""
+    """Return the bytes of shared memory per program, and the number of pipeline stages that need no shared memory."""
     if device.type != "cuda":
         return inf, 0
     memory = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
@@ -269,7 +275,10 @@ def _tables(
     device: torch.device,
     whole: bool = False,
 ) -> _Tables:
-    """Build the tables in ``triton_kernels``. A tile has ``block`` rows. With ``whole``, each segment is one piece."""
+    """Build the tables that ``triton_kernels`` describes, for tiles of ``block`` rows.
+
+    The pieces of a group are divided into at most ``splits`` parts. With ``whole``, each segment is one piece.
+    """
     tiles: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
     spans: list[tuple[int, int]] = []

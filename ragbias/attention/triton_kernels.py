@@ -2,13 +2,13 @@
 
 A row is one query in one head. A tile is a block of rows that one program computes. In a packed launch, a tile contains
 all query heads of one key head, query after query. The program reads each key once for all these heads. Positions and
-starts may differ by row. In other launches, a tile contains neighbouring queries of one head. All its rows see a
-segment at the same position.
+starts may differ by row. In other launches, a tile contains neighbouring queries of one head. A segment has the same
+position for all rows of such a tile.
 
-The table of tiles has the columns ``begin, count, first, out, pieces_begin, pieces_end, split``. The tile's group has
-``count`` queries from index ``begin``. The tile begins at row ``first`` of the group. The results of the group are
-stored from index ``out``. The tile sees the pieces from ``pieces_begin`` to ``pieces_end``. If several tiles share the
-keys of a row, ``split`` is the index among these tiles.
+The table of tiles has the columns ``begin, count, first, out, pieces_begin, pieces_end, split``. Each tile belongs to a
+group: ``count`` queries, from index ``begin``, that see the same segments. The tile begins at row ``first`` of the
+group. The results of the group are stored from index ``out``. The tile sees the pieces from ``pieces_begin`` to
+``pieces_end``. If the keys of a row are split among several tiles, ``split`` is the index of the part.
 
 A piece is a part of a segment. The table of pieces has the columns ``begin, count, offset, column, length``. A piece
 has ``count`` keys from index ``begin``. Its first key is at ``offset`` in the segment. ``column`` is the index of the

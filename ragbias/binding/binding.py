@@ -75,7 +75,7 @@ class Binding(PlainBinding):
     """A method that is attached to a model, for prompts with documents at given spans.
 
     While a binding with ``private=False`` is attached, a forward pass in a thread without a binding raises
-    ``BindingError``. Otherwise a helper thread would silently run without the method.
+    ``BindingError``. Without this error, a helper thread would silently run the plain model.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class Binding(PlainBinding):
 
     @contextmanager
     def unchanged_inputs(self) -> Iterator[None]:
-        """Keep the plain model's inputs of projections while the context is open."""
+        """Make ``projection_input`` return its input unchanged in this context."""
         self._pass.unchanged_inputs = True
         try:
             yield
@@ -286,7 +286,7 @@ class Binding(PlainBinding):
 
 
 def _gather_columns(states: Tensor, columns: Tensor) -> Tensor:
-    """Return ``states[b, columns[b]]`` for ``[batch, T]`` or ``[batch, T, hidden]``."""
+    """Return ``states[b, columns[b]]`` for each sequence ``b``. States are ``[batch, T]`` or ``[batch, T, hidden]``."""
     index = columns.to(states.device)
     return states.gather(1, index if states.dim() == 2 else index[..., None].expand_as(states))
 

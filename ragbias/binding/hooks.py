@@ -270,7 +270,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
 
 
 class _WithOriginalConfig:
-    """A view of a module with its original config, from which attention functions read the implementation."""
+    """A view of a module with its original config. Attention functions read the implementation from the config."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)

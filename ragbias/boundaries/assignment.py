@@ -45,8 +45,10 @@ def select_last_message(text: str, known: Known) -> Known | None:
     """Return the occurrences in the last message with documents, or ``None`` if the current context is ambiguous.
 
     Messages of the assistant are skipped. An earlier message with several documents makes the context ambiguous if the
-    last message contains only one document, or repeats some without containing all of them and more. The context is
-    clear if both messages introduce their documents with the same text, as in a chat loop.
+    last message has only one document, or shares documents with the earlier message. There are two exceptions:
+
+    - The last message has all documents of the earlier message and more.
+    - Both messages introduce their documents with the same text, as in a chat loop.
     """
     if any(is_long(document) and len(found) >= MAX_OCCURRENCES for document, found in known.items()):
         return None  # a prompt of repeated lines
@@ -65,7 +67,7 @@ def select_last_message(text: str, known: Known) -> Known | None:
 
 
 def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
-    """Return one occurrence for each document in ascending order, or ``None`` if the choice is ambiguous.
+    """Return one occurrence per document, sorted by position, or ``None`` if the choice is ambiguous.
 
     ``documents`` may list a document twice. Fewer occurrences are returned if some documents are missing.
     """
@@ -89,7 +91,7 @@ def assign_occurrences(text: str, documents: Sequence[str], known: Known) -> lis
 
 
 def _may_be_shifted(text: str, chosen: Sequence[Occurrence], known: Known) -> bool:
-    """Whether a long document also occurs across the beginning or end of the chosen ones, which may then be wrong."""
+    """Whether ``chosen`` may be wrong: another occurrence of a long document crosses its beginning or end."""
     for edge in (chosen[0].begin, chosen[-1].end) if chosen else ():
         for document, found in known.items():
             across = (
@@ -101,10 +103,11 @@ def _may_be_shifted(text: str, chosen: Sequence[Occurrence], known: Known) -> bo
 
 
 def _is_clear(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurrence], is_block: bool) -> bool:
-    """Whether the chosen documents are the context, although some also occur elsewhere: the ``rivals``.
+    """Whether the chosen occurrences are the context, although some documents also occur elsewhere.
 
-    True if one separator joins the chosen documents, and only one document has rivals, as in a quotation. Rivals of
-    short documents must be in sentences. In a block of short lines, several documents may have such rivals.
+    The occurrences elsewhere are the ``rivals``. Rivals of short documents must be in sentences. In a block of short
+    lines, nothing else is required. Otherwise, the same separator must join all chosen occurrences, and only one
+    document may have rivals, for example because the question quotes it.
     """
     short = [occurrence for occurrence in rivals if not is_long(occurrence.document)]
     if short and not _are_joined(text, chosen, short):
@@ -116,7 +119,7 @@ def _is_clear(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurren
 
 
 def _overlap(known: Known, nesting: bool) -> bool:
-    """Whether occurrences of long documents partly overlap or, with ``nesting``, one contains another document."""
+    """Whether occurrences of long documents partly overlap. ``nesting`` also counts one document inside another."""
     long = [occurrence for document, found in known.items() if is_long(document) for occurrence in found]
     last: Occurrence | None = None
     for occurrence in sorted(long, key=lambda o: (o.begin, -o.end)):
@@ -172,7 +175,11 @@ def is_joined_text(retrieval: Sequence[str], others: Sequence[Sequence[str]]) ->
 
 
 def count_expected(text: str, candidates: Sequence[Sequence[str]], in_message: Known) -> Counter[str]:
-    """Count the latest retrieval's documents, and documents of earlier retrievals outside longer documents."""
+    """Count the documents that the prompt should contain, from ``candidates``, the latest retrieval first.
+
+    All documents of the latest retrieval count. Documents of earlier retrievals count if they occur outside longer
+    documents.
+    """
     latest, *earlier = candidates
     separate = {occurrence.document for occurrence in outermost_occurrences(text, in_message)}
     outside = ([document for document in retrieval if document in separate] for retrieval in earlier)
@@ -188,7 +195,7 @@ def merge_counts(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
 
 
 def _is_block(text: str, chosen: Sequence[Occurrence]) -> bool:
-    """Whether the same text with a line break or tab separates all chosen occurrences, and no document contains it."""
+    """Whether one separator with a line break or tab joins all chosen occurrences, and no document contains it."""
     return is_uniform(text, chosen) and not _distinct_separator(text, chosen).isprintable()
 
 
@@ -265,7 +272,7 @@ def _choose(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
 
 
 def _are_joined(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
-    """Whether a separator that no document contains joins the documents, and all rivals are in sentences."""
+    """Whether one separator joins the documents, no document contains it, and all rivals are in sentences."""
     begin, end, separator = chosen[0].begin, chosen[-1].end, _distinct_separator(text, chosen)
     in_sentence = all(_is_in_sentence(text, occurrence) for occurrence in rivals)
     beside = any(separator in (text[occurrence.end : begin], text[end : occurrence.begin]) for occurrence in rivals)
@@ -281,7 +288,7 @@ def _is_in_sentence(text: str, occurrence: Occurrence) -> bool:
 def _mark_margins(text: str, assigned: list[Occurrence]) -> list[Occurrence] | None:
     """Record in ``margins`` whether documents differ in leading or trailing white space.
 
-    Return ``None`` if documents differ only in this white space. Quoted documents have no margins.
+    Return ``None`` if two documents are equal apart from this white space. Quoted documents have no margins.
     """
     documents = _documents(assigned)
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
@@ -299,7 +306,8 @@ def _mark_margins(text: str, assigned: list[Occurrence]) -> list[Occurrence] | N
 def _longest_run(text: str, options: Known, wanted: Counter[str]) -> list[Occurrence]:
     """Return the longest sequence of documents that the same separator joins.
 
-    Break ties by whole words, quotation marks, separators without letters, block ends, and the later position.
+    Of several longest sequences, prefer, in this order: more documents that are whole words, all documents in quotation
+    marks, a separator without letters, a block end after the last document, a later position.
     """
     beginning: dict[int, list[Occurrence]] = defaultdict(list)
     for occurrence in sorted(chain.from_iterable(options.values()), key=lambda o: o.begin - o.end):
@@ -319,7 +327,7 @@ def _longest_run(text: str, options: Known, wanted: Counter[str]) -> list[Occurr
 
 
 def _separators(text: str, options: Known) -> list[str]:
-    """Return possible separators: the shortest texts between the longest document and another one."""
+    """Return possible separators: the shortest texts between the longest document and another document."""
     gaps = {""}
     anchors = sorted(next(iter(options.values())))[-MAX_ANCHORS:]
     for anchor, occurrence in product(anchors, chain.from_iterable(options.values())):

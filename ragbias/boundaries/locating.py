@@ -75,11 +75,12 @@ class Boundaries:
         source: ``"documents"`` (given explicitly), ``"artifact"`` (in tool messages), ``"run"`` (retrieved in the same
             run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered), or ``"none"``.
         n_expected: number of documents that the source provides. For the registry, only documents in the prompt count.
-            If no document is found, the first source that provides documents counts.
+            If the prompt has no document of any source, this is the number of the first source with documents.
         reason: why documents are missing; empty if none is missing. Never contains text of a document.
-        n_left_plain: number of texts in the prompt, outside ``spans``, that any source knows. These are quotations or
+        n_left_plain: number of texts of any source that occur in the prompt outside ``spans``. They are quotations or
             documents of earlier turns.
-        n_untreated: the same number, but only for texts of this run and its tool messages of which no copy is found.
+        n_untreated: number of texts in ``n_left_plain`` that come from this run or its tool messages, and that do not
+            occur in ``spans`` as well.
         n_absent: number of expected documents of which the prompt contains no part.
         texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
         metadata: the metadata of each document as printed in the prompt; empty if none is known.
@@ -267,7 +268,7 @@ def _count_missing(
     spans: Sequence[CharSpan],
     occurrences: Known,
 ) -> tuple[int, int, str]:
-    """Count the expected documents that were not found, and those of which the prompt has no part. Add the reason."""
+    """Return how many expected documents were not found, how many of these the prompt lacks, and the reason."""
     missing = expected - Counter(occurrence.document for occurrence in found)
     if source == "registry":  # a text that occurs only inside the documents is not missing
         for document in missing:
@@ -289,10 +290,11 @@ def _count_missing(
 
 
 def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: Known) -> Boundaries:
-    """Find the latest recorded retrieval in the prompt. The source is ``"none"`` if its texts may be in the question.
+    """Find the latest recorded retrieval in the prompt.
 
-    Short texts such as ``yes`` occur in any prompt. They count only outside of sentences, and only if the prompt
-    contains a long text of the same retrieval.
+    The result's source is ``"none"`` if the retrieved texts may be part of the question. Short texts such as ``yes``
+    occur in any prompt. They count only outside of sentences, and only if the prompt contains a long text of the same
+    retrieval.
     """
     nothing = Boundaries((), "none", 0, "")
     documents = set(chain.from_iterable(candidates))
@@ -326,7 +328,7 @@ def _locate_by_registry(text: str, candidates: Sequence[Retrieval], remembered: 
 
 
 def _check_for_other_texts(text: str, result: Boundaries, registry: Registry | None, known: _KnownTexts) -> Boundaries:
-    """Return ``result``, or a failed result if its message seems to contain documents that no source provides."""
+    """Return ``result``, or a result without spans if its message seems to contain further, unknown documents."""
     begin, end = message_bounds(text, [Occurrence(*span, "") for span in result.spans])
     likely = registry.everywhere.likely_in(text[begin:end]) if registry and registry.everywhere else set()
     likely -= known.occurrences.keys() | known.remembered.keys()

@@ -157,7 +157,7 @@ def is_number(text: str, begin: int, end: int) -> bool:
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` seems incomplete: a letter, a digit, or its edge character again is next to it."""
+    """Whether ``text[begin:end]`` seems cut off: next to it is a letter, a digit, or a copy of its edge character."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
     return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
@@ -173,7 +173,7 @@ def have_same_ends(text: str, occurrences: Sequence[Occurrence]) -> bool:
 
 
 def is_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether only a label, tag, bullet or number shares the occurrence's lines or quotation marks."""
+    """Whether the occurrence fills lines or quotation marks. A label, tag, bullet or number may precede it."""
     line = text[text.rfind("\n", 0, occurrence.begin) + 1 : occurrence.begin]
     is_begin = is_separator(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
     return is_begin and ends_block(text, occurrence)
@@ -211,9 +211,10 @@ def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> li
 
 
 def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
-    """Return the number of characters to which a formatter cut the documents, or 0 if it cut fewer than two.
+    """Return the number of characters to which a formatter cut the documents, or 0 if this is uncertain.
 
-    Also return 0 if different texts follow the cuts, for example after cuts to whole words.
+    The number is uncertain if fewer than two documents are cut, or if different texts follow the cuts. The texts
+    differ, for example, if the formatter cuts only between words.
     """
     cuts: list[
         tuple[str, int, int]

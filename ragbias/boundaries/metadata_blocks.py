@@ -41,7 +41,7 @@ Part = str | frozenset[str]  # constant text, or the fields that may have printe
 
 @dataclass(frozen=True)
 class _Value:
-    """A metadata value in a gap, and the fields of the left and right document with this value."""
+    """A metadata value in a gap, and the names of the ``left`` and ``right`` document's fields with this value."""
 
     begin: int
     end: int

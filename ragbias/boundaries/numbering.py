@@ -116,7 +116,7 @@ def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, 
 
 
 def _span_to_cut(text: str, candidate: Candidate, begins_line: bool) -> CharSpan:
-    """Return the span to remove: a number with its brackets, field name, total and space.
+    """Return the span to remove: a number with its brackets, field name, total (``of 5``) and space.
 
     If the number begins its line, the span includes the punctuation after the number.
     """
@@ -156,10 +156,10 @@ Series = Sequence[Candidate]  # one candidate for each document
 
 
 def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Collection[str]] = ()) -> DocumentNumbers:
-    """Return the numbers of the documents at these spans, which may include headers.
+    """Return the numbers of the documents at ``spans``. The spans may include headers.
 
-    ``metadata`` lists the metadata values of each document. Numbers inside these values do not count, nor do
-    references to a document's number, for example in the question.
+    ``metadata`` lists the metadata values of each document. Numbers inside these values are ignored. References to a
+    document's number, for example in the question, are also ignored.
     """
     if len(spans) < 2:
         return DocumentNumbers()
@@ -250,7 +250,8 @@ class _Regions:
     def even_series(self, taken: Collection[CharSpan], after: _Regions | None = None) -> Iterator[Series]:
         """Yield series whose values change by the same step from document to document.
 
-        With the regions ``after`` the documents, also yield series that occur only between documents.
+        Skip numbers at ``taken`` spans. ``after`` are the regions after the documents. If they are given, also
+        yield series that number only the gaps: no number precedes the first document or follows the last one.
         """
         groups = {key: found for key, found in self.groups.items() if key[0] == "character"}
         for key, found in groups.items():
@@ -295,9 +296,10 @@ def _regions_in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
 
 
 def _belong_to_metadata(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:
-    """Whether the numbers belong to metadata: all are in values, or one is in a value with more text.
+    """Whether the numbers of a series belong to metadata. ``values`` are the metadata values of each document.
 
-    A single value that is only a number may equal the document's number by chance.
+    They belong to metadata if one number is part of a longer value, or if every number is a whole value. If only some
+    numbers are whole values, this may be chance.
     """
     lengths = []
     for candidate in series:

@@ -183,8 +183,8 @@ class Registry:
     """A thread-safe store of recent retrievals. It drops retrievals after an hour, and the oldest ones when it is full.
 
     Args:
-        everywhere: registry of all threads and tasks, if this registry covers only one of them. It reveals documents in
-            a prompt that another thread or task retrieved.
+        everywhere: the registry of all threads and tasks. Only a registry of a single thread or task needs it, to see
+            whether a prompt contains documents that another thread or task retrieved.
     """
 
     def __init__(self, everywhere: Registry | None = None) -> None:

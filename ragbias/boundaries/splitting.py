@@ -125,7 +125,9 @@ def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
 
 
 def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
-    """Split a prompt. Strip outer white space that differs between documents, on sides without header or footer.
+    """Split a prompt, and strip the white space in ``margins``, which differs between documents.
+
+    White space before a document stays if the document has a header. White space after it stays if it has a footer.
 
     Each document ends with a separator if one follows the last document. Otherwise each document begins with one.
     """
@@ -234,7 +236,7 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
-    """Return the first document's header: numbered like the other headers, or with the same first words."""
+    """Return the first document's header: numbered like the others, or with the same first words as the others."""
     if header := _numbered_first_header(prefix, headers):
         return header
     header = "\n".join(prefix.split("\n")[-1 - headers[0].count("\n") :])

@@ -112,8 +112,8 @@ def common_suffix(*texts: str) -> str:
 def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
     """Extend each document to the outermost XML element that contains the document and its metadata.
 
-    Return ``spans`` if the documents are not in XML elements. Return an empty list if the elements' tags
-    also occur inside documents, or more than once between two documents.
+    Return ``spans`` if the documents are not in XML elements. Return an empty list if tags with the name of the element
+    occur inside a document, or if more than two occur between two documents.
     """
     gaps = gaps_between(text, spans)
     if not gaps:
@@ -138,7 +138,10 @@ def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpa
 
 
 def _enclosing_names(tags: Sequence[tuple[str, str, CharSpan]]) -> set[str]:
-    """Return the names of elements that enclose both documents next to a gap. ``tags`` are the tags in the gap."""
+    """Return the names of elements that may surround each document, such as ``doc`` in ``</doc><doc>``.
+
+    ``tags`` are the tags between two documents.
+    """
     last = {name: end for name, end, _ in tags}
     first = {name: end for name, end, _ in reversed(tags)}
     return {name for name in first if first[name] and not last[name]}
@@ -156,6 +159,6 @@ def _printed_list_spans(text: str, spans: Sequence[CharSpan], gaps: Sequence[str
 
 
 def _spans_if_joined(text: str, spans: list[CharSpan]) -> list[CharSpan]:
-    """Return the spans if the same text without words separates them all, otherwise an empty list."""
+    """Return the spans if all gaps between them are the same text, without words, otherwise an empty list."""
     gaps = set(gaps_between(text, spans))
     return spans if len(gaps) == 1 and not contains_words(gaps.pop()) else []

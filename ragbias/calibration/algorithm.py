@@ -133,7 +133,7 @@ def _find_best(measured: Losses) -> ChannelScaling:
 
 
 def compute_difference(samples: Sequence[Sample], values: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
-    """Compute the mean difference from the plain model and its standard error, over questions."""
+    """Compute the mean of ``values - plain`` over questions, and the standard error of this mean."""
     differences = [value - reference for value, reference in zip(values, plain, strict=True)]
     by_question = list(_mean_by_key([sample.question for sample in samples], differences).values())
     error = stdev(by_question) / len(by_question) ** 0.5 if len(by_question) > 1 else 0.0
@@ -162,8 +162,9 @@ def _mean_by_key(keys: Sequence[int], values: Sequence[float]) -> dict[int, floa
 def record_search(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[str, Any]:
     """Describe the search as JSON data.
 
-    ``position_correlation`` is, for each layer, Pearson's correlation of a channel's mean activation with the position,
-    over the positions of the monotone test. ``smoothness`` is a channel's roughness: lower is smoother.
+    ``position_correlation`` is Pearson's correlation between position and mean activation, by channel and layer. The
+    first ``SearchRange.skip_fit`` positions are omitted. ``smoothness`` contains the roughness of
+    channels: a low value means a smooth channel.
     """
     tested_range = ranking.search_range
     tested = layer_outputs(states)[tested_range.first : tested_range.last + 1, tested_range.skip_fit :]

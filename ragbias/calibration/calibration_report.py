@@ -60,7 +60,7 @@ def format_difference(against_plain: Mapping[str, float]) -> str:
 
 
 def plot_channel(record: Mapping[str, Any]) -> Figure:
-    """Plot the channel's mean activation over random strings by position, for up to ``MAX_PANELS`` layers.
+    """Plot the channel's activation by position, averaged over random strings, for up to ``MAX_PANELS`` layers.
 
     The thick line is the search's cubic fit. It is solid if the fit is monotone, else dashed.
     """

@@ -39,7 +39,7 @@ class SearchRange:
 
     @classmethod
     def for_shape(cls, n_layers: int, length: int, variant: str = "released") -> SearchRange:
-        """Return the authors' range: layers 2 to n-2, without the first positions.
+        """Return the authors' range: layers 2 to ``n_layers - 2``, and all positions except the first ones.
 
         The released code omits the first 300 positions from the fit and the first 200 from smoothing. The paper omits
         the first 30 from both. With fewer than 1000 positions, these numbers decrease in proportion. With fewer than 8
@@ -53,7 +53,12 @@ class SearchRange:
 
 @dataclass(frozen=True)
 class ChannelRanking:
-    """Result of the search. If ``passed`` is empty, ``ranked`` is sorted by the number of monotone layers."""
+    """Result of the search.
+
+    ``passed`` has the channels that are monotone in enough layers. ``ranked`` has the smoothest of them, smoothest
+    first. If ``passed`` is empty, ``ranked`` has the channels that are monotone in the most layers. Among channels with
+    equally many monotone layers, the smoothest is first.
+    """
 
     monotone: dict[int, list[int]]  # by channel, the layers with a monotone fit
     roughness: dict[int, float]  # by channel: minimum over monotone layers (released), mean over tested (paper)

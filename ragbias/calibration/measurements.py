@@ -26,9 +26,9 @@ from ragbias.prompt import TokenisedPrompt
 
 @torch.no_grad()
 def sum_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
-    """Sum the hidden states of strings ``ids`` ``[strings, T]`` over the strings.
+    """Run the strings ``ids`` ``[strings, T]``, and return the sum of their hidden states: ``[n_states, T, D]``.
 
-    The result is ``[n_states, T, D]``. The first state is the embeddings, and the last is the normalised output.
+    The first state is the embeddings, and the last is the normalised output.
     """
     output = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False)
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
@@ -54,7 +54,10 @@ def measure_document_attention(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Tensor]:
-    """Return the last token's attention to each document, averaged over heads: float32 ``[n_layers, n]`` per prompt."""
+    """Return the last token's attention to each document, averaged over heads.
+
+    The result has a float32 tensor ``[n_layers, n_documents]`` for each prompt.
+    """
     attention: list[Tensor] = []
     for begin in range(0, len(prompts), batch_size):
         ids, mask, spans = padded(prompts[begin : begin + batch_size], 0, model.device)
@@ -72,7 +75,10 @@ def gold_attention(
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[tuple[float, float]]:
-    """Return each layer's mean attention from the last token to the gold document and to an average other document."""
+    """Return two means for each layer: the last token's attention to the gold document, and to the other documents.
+
+    The first mean is over samples, the second over samples and documents.
+    """
     masses = measure_document_attention(model, [sample.prompt for sample in samples], batch_size, progress)
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
     whole = torch.stack([mass.sum(1) for mass in masses])
@@ -81,7 +87,10 @@ def gold_attention(
 
 
 def retrieving_layers(attention: Sequence[Sequence[float]]) -> set[int]:
-    """Return the layers where ``gold - other`` is at least half of its maximum, see ``gold_attention``."""
+    """Return the layers that prefer the gold document at least half as much as the best layer does.
+
+    ``attention`` is the result of ``gold_attention``. A layer's preference is the difference of its two values.
+    """
     excess = [gold - other for gold, other in attention]
     best = max(range(len(excess)), key=excess.__getitem__)
     return {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}

@@ -25,9 +25,10 @@ PromptRenderer = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]
 
 
 def draw_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
-    """Draw the random strings with indices ``begin`` to ``end - 1`` of a seed, as token ids ``[strings, length]``.
+    """Draw the random strings ``begin`` to ``end - 1``, as token ids ``[strings, length]``.
 
-    Each token is drawn uniformly from the non-special tokens. Each string starts with the BOS token, if any.
+    The seed and the index determine a string. Each token is drawn uniformly from the non-special tokens. Each string
+    starts with the BOS token, if any.
     """
     tokenizer = lm.tokenizer
     usable = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
@@ -109,7 +110,10 @@ def data_prompt(lm: DebiasedLM, documents: Sequence[str], question: Question) ->
 
 
 def as_user_message(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
-    """Render a text as a user message. Without a chat template, only put a space before the answer."""
+    """Return the text as a user message, and the answer that follows it.
+
+    Without a chat template, return the text unchanged, and the answer with a space before it.
+    """
     if lm.tokenizer.chat_template is None:
         return text, " " + answer
     return lm.chat_text([{"role": "user", "content": text}]), answer

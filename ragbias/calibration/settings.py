@@ -58,8 +58,8 @@ class CalibrationSettings:
 def make_calibration_set(lm: DebiasedLM, plan: CalibrationSettings) -> tuple[list[Sample], list[Sample]]:
     """Draw or read the questions of a calibration. Return two lists of samples, about different questions.
 
-    The first list selects channel, factor and layers. The second list checks the selection. It gets two thirds of drawn
-    questions, or one third of the questions from a file.
+    The first list selects channel, factor and layers. The second list checks the selection. It has
+    two thirds of the questions if they are drawn, or one third if they come from a file.
     """
     if plan.data is None:
         rng = random.Random(f"calibration {plan.task} {plan.seed}")

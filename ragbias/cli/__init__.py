@@ -65,7 +65,7 @@ def options(
     ] = False,
     with_traceback: Annotated[bool, typer.Option(TRACEBACK, help="If the command fails, show the traceback.")] = False,
 ) -> None:
-    """Declare the common options. ``main`` parses ``--traceback``, because it also applies to parsing errors."""
+    """Declare the common options. ``main`` parses ``--traceback``, because the flag also applies to parsing errors."""
 
 
 def _format_warning(

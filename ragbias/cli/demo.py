@@ -84,7 +84,7 @@ def report_notes(outcome: dict[str, Any]) -> Iterator[Table | str]:
 
 
 def make_notes_tables(outcome: dict[str, Any]) -> list[Table]:
-    """Build two tables of at most 80 columns: figures by position, and differences from the plain model."""
+    """Build two tables of at most 80 columns: results by position, and differences from the plain model."""
     from ragbias.evaluation.report.tables import format_figure, make_table
 
     settings, results = outcome["settings"], outcome["results"]

@@ -73,7 +73,10 @@ def _is_unchanged_output(path: Path) -> bool:
 
 @contextmanager
 def output(path: Path) -> Iterator[None]:
-    """Record the file that the ``with`` block writes, so that later runs may overwrite it. Remove it after an error."""
+    """Record the digest of the file that the ``with`` block writes, so that later runs may overwrite the file.
+
+    If the block raises an error, a file that did not exist before is removed.
+    """
     with writing(path):
         yield
     if path.is_file():
@@ -84,7 +87,10 @@ def output(path: Path) -> Iterator[None]:
 
 
 def check_overwritable(path: Path, force: bool) -> None:
-    """Raise an error unless the file is missing, empty or a command's unchanged output, or ``force`` is set."""
+    """Raise an error if a command did not write the file, or if the file has changed since. ``force`` skips this check.
+
+    A missing or empty file can always be overwritten.
+    """
     if not force and path.is_file() and path.stat().st_size and not _is_unchanged_output(path):
         raise typer.BadParameter(f"{path} exists, and ragbias did not write it; give another file, or --force")
 

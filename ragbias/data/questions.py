@@ -38,8 +38,8 @@ class _DocumentsRow(_QuestionRow):
 def read_questions(path: Path, documents: bool = True, labelled: bool = False) -> list[Question]:
     """Read questions from JSON lines with ``question``, ``documents``, ``answer`` or ``answers``, and ``gold``.
 
-    ``labelled=True`` requires an answer and ``gold``; otherwise they are optional. Each line needs at least two
-    documents. With ``documents=False``, the fields ``documents`` and ``gold`` are ignored.
+    ``labelled=True`` requires an answer and ``gold``; otherwise they are optional. By default, each line needs at
+    least two documents. With ``documents=False``, the fields ``documents`` and ``gold`` are ignored.
     """
     if not documents:
         return [Question(line.row.question, (), _answers(line.row)) for line in read_lines(path, _QuestionRow)]

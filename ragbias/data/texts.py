@@ -14,7 +14,8 @@ SUFFIXES = (".txt", ".md", ".rst")
 def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
     """Split a text file, or all text files in a folder, into chunks of up to about ``size`` characters.
 
-    Paragraphs of at most this length stay whole. Return a dict from each chunk to the path of its first file.
+    Paragraphs of at most ``size`` characters stay whole. The result maps each chunk to the path of the first file that
+    contains it.
     """
     files = [path]
     if path.is_dir():

@@ -56,7 +56,7 @@ def interleave(
 
 
 def spreads(taken: Measurements, label: str, index: int) -> tuple[Spread, Spread]:
-    """Return ``spread`` of measurement ``index``, and ``spread`` of its ratio to the plain model."""
+    """Return the ``spread`` of measurement ``index`` of a method, and of its ratio to the plain model."""
     values, plain = ([measured[index] for measured in taken[name]] for name in (label, None))
     return spread(values), spread([value / base for value, base in zip(values, plain, strict=True)])
 
@@ -145,8 +145,8 @@ def _generate(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> None:
 def _measure_times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tuple[float, float]:
     """Return the seconds of the prefill and of each later token.
 
-    For a forward pass of one token, the time since the end of the previous pass counts as decoding. All other time
-    counts as prefill, including extra passes of a method.
+    If a forward pass has one token, the time from the end of the previous pass to the end of this pass counts as
+    decoding. All other time counts as prefill, including extra passes of a method.
     """
     device, decoding = lm.model.device, 0.0
     begin = last = synchronized_time(device)

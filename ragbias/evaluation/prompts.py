@@ -22,7 +22,10 @@ def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instru
 
 
 def fit_window(lm: DebiasedLM, documents: list[str], question: str, new_tokens: int) -> list[str]:
-    """Return the first documents that fit the context window with the prompt and ``new_tokens``, at least one."""
+    """Drop the last documents until the prompt and ``new_tokens`` generated tokens fit the window.
+
+    Return the remaining documents. The first document remains even if it does not fit.
+    """
     for count in range(len(documents), 1, -1):
         prompt = stock_prompt(lm, documents[:count], question)
         if len(lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]) + new_tokens <= lm.window:

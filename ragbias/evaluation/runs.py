@@ -39,11 +39,12 @@ class Record:
         documents: number of documents.
         prediction: the model's answer; empty if only log-probabilities are measured.
         score: score of the prediction, from 0 to 1; None if not measured.
-        seconds: wall time of the batch per case, plus the time to score the gold answers.
+        seconds: wall time of the batch divided by the number of cases that ran, plus the time to score the gold
+            answers.
         method_ran: name of the method that ran; ``"none"`` if the method could not run, see ``reason``.
-        shown: order of the documents in the model's prompt, for ``none``, ``segmented`` and methods that reorder,
-            otherwise empty. Each number is a document's alphabetical rank, which is equal in all records of the same
-            ``question``, ``documents`` and ``seed``.
+        shown: order of the documents in the model's prompt, as alphabetical ranks. A document has the same rank in all
+            records with the same ``question``, ``documents`` and ``seed``. Empty, except for ``none``, ``segmented``
+            and methods that reorder.
         logprob: log-probability of the most probable gold answer, in nats, summed over tokens. ``logprob``,
             ``answer_tokens``, ``kl`` and ``agrees`` are None if they were not measured.
         answer_tokens: number of tokens of that gold answer.

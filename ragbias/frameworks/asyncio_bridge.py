@@ -1,6 +1,6 @@
 """Run blocking work of asyncio programs in new threads, with the caller's context variables.
 
-The default thread pool of asyncio is small, so long answers could block all its threads.
+Long answers could block all threads of asyncio's default pool, which is small.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def run(work: Callable[[threading.Event], T]) -> T:
     """Run a function in a new thread and return its result.
 
     Args:
-        work: a function of an event that cancellation sets. Pass this event to ``DebiasedLM.answer``.
+        work: a function that takes an event and passes it to ``DebiasedLM.answer``. Cancelling ``run`` sets the event.
     """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # after this, only the worker can complete the future

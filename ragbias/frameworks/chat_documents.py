@@ -29,7 +29,7 @@ UNSET: tuple[Any, ...] = (None, [], {}, {"enabled": False})  # values of unset f
 class ChatDocument(NamedTuple):
     """A document in a conversation, such as a content block of a message.
 
-    ``metadata`` and ``id`` may occur in the prompt. ``printed`` is the metadata as the prompt prints it, if known.
+    Prompts may print ``metadata`` and ``id``. ``printed`` contains the printed metadata, if known.
     """
 
     title: str
@@ -89,7 +89,7 @@ def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
 
 
 def _content(kind: str, part: Any, types: Sequence[str], fields: Sequence[str]) -> Any:
-    """Return the content of a block, which must be in exactly one field, and this must be one of ``fields``."""
+    """Return the value of the block's only content field. The name of this field must be in ``fields``."""
     if not isinstance(part, dict) or part.get("type") not in types:
         raise _block_error(kind, f"a part of type {shown(part.get('type') if isinstance(part, dict) else part)}")
     media_type = part.get("mime_type") or part.get("media_type") or "text/plain"
@@ -137,7 +137,7 @@ def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
 
 
 def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocument] = ()) -> list[Message]:
-    """Replace the documents of the last message that contains documents. Remove those without a replacement."""
+    """Replace the documents of the last message that contains documents. Remove documents that have no replacement."""
     given, replaced = iter(documents), list(messages)
     for index in reversed(range(len(messages))):
         if message_documents([message := messages[index]]):
@@ -154,7 +154,7 @@ def locate_all(prompt: str, documents: Sequence[ChatDocument]) -> Boundaries | N
 
 
 def find_copies(texts: Sequence[str], contents: Iterable[str]) -> list[str]:
-    """Return the texts that also occur as blocks in messages with other text, where methods ignore them."""
+    """Return the document texts that are separate blocks in longer messages. Methods would not debias these copies."""
     stripped = [text.strip() for text in texts]
     messages_text = "\n".join(content for content in contents if content.strip() not in stripped)
     found = occurrences_by_document(messages_text, stripped)
@@ -200,8 +200,8 @@ def render_if_absent(
 ) -> RenderedPrompt | None:
     """Render documents with the chat template if the conversation does not contain them.
 
-    Return ``None`` if the conversation contains all documents, if ``messages`` contain some of them as blocks, or if
-    the template does not render documents.
+    Return ``None`` if the conversation contains all of them, if ``messages`` contain some of them as separate blocks,
+    or if the template does not support documents.
     """
     texts = [document.text for document in documents]
     contents = [turn["content"] for turn in messages if turn["role"] != "assistant"]
@@ -240,7 +240,10 @@ def render_documents(
 
 
 def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt | None:
-    """Locate texts by rendering unique marks in their place. Return ``None`` unless each mark occurs once, in order."""
+    """Render texts, and locate them by rendering a unique mark instead of each text.
+
+    Return ``None`` if a mark is missing, repeated or out of order, or if the text around the marks changes.
+    """
     marks = [uuid.uuid4().hex for _ in texts]
     marked = render(marks)
     parts = re.split("|".join(marks), marked)

@@ -21,7 +21,7 @@ class SearchWatch:
     """Pass the results of direct searches on vector stores to a function.
 
     Frameworks send no events for these searches. Therefore ``install`` adds a ``__getattribute__`` to the base class of
-    all stores, which wraps search methods when they are looked up. Searches by retrievers are ignored.
+    all stores. It wraps a search method when the method is looked up. Searches by retrievers are ignored.
 
     Args:
         base: base class of all vector stores.
@@ -46,7 +46,7 @@ class SearchWatch:
         self._wrapped = functools.lru_cache(maxsize=256)(self._wrap)
 
     def install(self) -> None:
-        """Add the ``__getattribute__`` to both base classes. A second call does nothing."""
+        """Add a ``__getattribute__`` to ``base`` and ``retriever``. A second call does nothing."""
         if self._installed:
             return
         self._hook_lookups(self.base, self.names)

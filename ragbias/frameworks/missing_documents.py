@@ -25,7 +25,7 @@ class LocatedDocuments:
 
     Attributes:
         suspected: whether documents may be missing because a retrieval was not recorded.
-        checks: functions to call at the end of the run unless it retrieves documents; ``None`` outside a run.
+        checks: functions to call at the end of a run that retrieved no documents; ``None`` outside a run.
         checked: whether to check for missing documents.
     """
 
@@ -41,7 +41,7 @@ class MissingDocuments:
 
     Args:
         remedy: advice in warnings and errors for users who passed no documents.
-        complete: additions to ``EXPLICIT``, as values of ``Report.source``.
+        complete: values of ``Report.source``, besides ``EXPLICIT``, for which all documents must occur in the prompt.
     """
 
     remedy: str
@@ -60,13 +60,14 @@ class MissingDocuments:
     ) -> None:
         """Warn or raise an error if the request's method needs documents and some are missing.
 
-        A single document has no order, so it is accepted if no others are expected. So is ``documents=[]``.
+        A single document is accepted if no others are expected, because one document has no order. An empty list
+        ``documents=[]`` is accepted too.
 
         Args:
             on_missing: whether to warn, to raise an error, or to do nothing.
             documents: documents of the call; default: the documents of an enclosing ``ragbias.documents`` block.
             segmenter: segmenter of the call, if any.
-            suspected, checks: see ``LocatedDocuments``. If the run may retrieve documents, warnings go to ``checks``.
+            suspected, checks: see ``LocatedDocuments``. In a run without documents so far, warnings go to ``checks``.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the plain model would answer.

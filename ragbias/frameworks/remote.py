@@ -62,7 +62,7 @@ class RemoteLM:
 
     Attributes:
         window: maximum total number of tokens in prompt and answer.
-        chat_template: format of messages in which documents are located; empty if the model has no chat template.
+        chat_template: format in which ``chat_text`` prints a message; empty if the model has no chat template.
         has_tools: whether the model's chat template supports tools.
 
     Raises:

@@ -4,8 +4,9 @@ Each thread or asyncio task has a context. A new context copies the variables of
 run each step of a chain or agent in a copied context. The steps of a run share these values:
 
 - ``Retrievals._seen``: recent retrievals, and the last failure to record one.
-- ``Retrievals._tasks``: the asyncio tasks that started this context and therefore see its retrievals.
-- ``Retrievals._requests``: retrievals that the current request inherits from the task in which it began.
+- ``Retrievals._tasks``: the asyncio task that started this context, the task that started that one, and so on. These
+  tasks also see the retrievals of this context.
+- ``Retrievals._requests``: retrievals of other threads and tasks, copied when the current request began.
 - ``LastReports``: the last report of each LLM object.
 """
 
@@ -44,8 +45,11 @@ class _Scope(Generic[T]):
 class ContextScoped(Generic[T]):
     """One value per context.
 
-    A copied context inherits the value, and copies it before the first change. This isolates the requests of a server.
-    During a run of a chain or agent, copied contexts share one value. ``copy`` creates a value for ``None``.
+    A copied context inherits the value. During a run of a chain or agent, copied contexts share one value. Outside a
+    run, a context copies the value before it changes it. This isolates the requests of a server.
+
+    Args:
+        copy: a function that copies a value, or creates a value if its argument is ``None``.
     """
 
     def __init__(self, name: str, copy: Callable[[T | None], T]) -> None:
@@ -73,7 +77,7 @@ class ContextScoped(Generic[T]):
         return local
 
     def begin(self, empty: bool = False) -> Callable[[], None]:
-        """Begin a run, without a value if ``empty``. Return a function that any context can call to end the run."""
+        """Begin a run, with no value if ``empty``. Return a function that ends the run in any context."""
         scope = _Scope(None if empty else self.get(), shared=True)
         self._scope.set(scope)
         return scope.end
@@ -154,7 +158,10 @@ class Retrievals:
         return [*self._requests.get(()), *here]
 
     def add(self, texts: Iterable[str]) -> None:
-        """Record the texts of one retrieval in this context, and for the tasks that started this context."""
+        """Record the texts of one retrieval in this context.
+
+        The asyncio task that started this context, and the parents of this task, can see the texts too.
+        """
         texts, current = tuple(texts), _current_task()
         self._seen.get_writable().registry.add(texts)
         self._everywhere.add(texts)
@@ -173,9 +180,10 @@ class Retrievals:
         return seen.failure if seen is not None and time.monotonic() - seen.failed < FAILURE_AGE else ""
 
     def begin(self, shared: bool = True) -> Callable[[], None]:
-        """Begin a request, or if ``shared``, a run whose steps share retrievals. Return a function that ends it.
+        """Begin a request. Return a function that ends the request.
 
-        Copied contexts inherit its retrievals, and the line of user code that warnings name.
+        Copied contexts inherit the request's retrievals, and the line of user code to which warnings refer. If
+        ``shared``, the request is a run, and its steps also share later retrievals.
         """
         descendants = self._descendant_retrievals()
         self._requests.set(descendants)

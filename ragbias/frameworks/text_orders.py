@@ -18,7 +18,7 @@ NEEDS_A_MODEL = (
 
 
 class _NoModel:
-    """A placeholder for the model that raises ``MethodError`` if a method uses it."""
+    """A placeholder for the model. It raises ``MethodError`` if a method uses it."""
 
     def __init__(self, method: Method) -> None:
         self._method = method

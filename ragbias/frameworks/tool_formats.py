@@ -140,7 +140,7 @@ def _malformed_call(raw: str, error: Exception) -> ToolCall:
 
 
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
-    """Return the text that begins a call of ``name``, or of any tool if it is None. Return None for unknown formats."""
+    """Return the text that begins a call of tool ``name`` (None: any tool). Return None for unknown formats."""
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML calls
         opening, key = HERMES + "\n", "arguments"
     elif MISTRAL in chat_template:

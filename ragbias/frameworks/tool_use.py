@@ -62,7 +62,7 @@ def parse_tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
     """Parse OpenAI's and LangChain's values of ``tool_choice``, including tool names and booleans.
 
     Raises:
-        ArgumentError: the choice does not name a tool, or requires a call without tools.
+        ArgumentError: the choice names an unknown tool, or requires a call although there are no tools.
     """
     if choice in (None, "auto", False):
         return ToolChoice()
@@ -128,7 +128,7 @@ class AnswerFormat:
         tools: tools that the prompt lists. Without tools, answers are not searched for tool calls.
         beginning: beginning of the answer, which is appended to the prompt.
         instruction: text that is added to the user's last message.
-        request_fields: fields of a request to a server that require the format, in addition to ``tools``.
+        request_fields: fields that set this format in requests to a server, in addition to ``tools``.
         parallel: whether the answer may have several tool calls.
     """
 
@@ -144,7 +144,7 @@ class AnswerFormat:
         return MARKERS if self.tools else ()
 
     def with_instruction(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the conversation with the instruction at its end."""
+        """Add the instruction to the last message, or as a new message if the last one is not the user's."""
         if not self.instruction:
             return list(messages)
         if not messages:
@@ -188,8 +188,8 @@ def answer_format(
         response_format: the field of OpenAI's chat requests.
 
     Raises:
-        ArgumentError: a tool is not a function, the choice names no tool, the response format is unknown, or both tools
-            and a response format are given.
+        ArgumentError: a tool is not a function, the choice names an unknown tool, the response format is unknown, or
+            both tools and a response format are given.
         UnsupportedToolsError: the chat template does not support tools, or its format of required calls is unknown.
     """
     check_tools(tools)

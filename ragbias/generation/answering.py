@@ -32,7 +32,7 @@ from ragbias.methods import JointMethod
 
 @dataclass(frozen=True)
 class Answering:
-    """Answer the requests of one call. ``on_text`` is called with the text so far, if there is one request."""
+    """Answer the requests of one call. If there is only one, ``on_text`` is called with its answer so far."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -120,7 +120,7 @@ def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float
     """Return the generation with the most frequent text, ignoring outer white space. Its usage counts all generations.
 
     Args:
-        mean_logprob: function that breaks ties: it maps a generation's index to its mean log-probability per token.
+        mean_logprob: maps a generation's index to its mean log-probability per token. The highest value breaks a tie.
     """
     texts = [generation.text.strip() for generation in generations]
     votes = Counter(texts)
@@ -131,9 +131,10 @@ def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float
 
 
 def group_requests(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
-    """Return the indices of the requests in each batch. A batch has one method, and one maximum of new tokens.
+    """Split requests into batches. Return the indices of the requests in each batch.
 
-    With several maxima, a long prompt would truncate the answers to shorter prompts in its batch.
+    The requests of a batch have the same method and the same maximum number of new tokens. A long prompt leaves fewer
+    new tokens in the window. Therefore it is not in a batch with short prompts, whose answers it would truncate.
     """
     keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
     batches: list[list[int]] = []

@@ -259,8 +259,9 @@ class GenerationSettings:
     def check_fits(self, method: Method, model: PreTrainedModel, suffix: int) -> None:
         """Raise ``ArgumentError`` if the settings, or the model's default settings, do not fit the model or the method.
 
-        Token ids must be in the vocabulary. Rules about token sequences must give the same result for all orders of the
-        documents and all prompts of a ``JointMethod``. ``suffix`` is the number of tokens after the documents.
+        Token ids must be in the vocabulary. Settings for token sequences, such as ``no_repeat_ngram_size``, must have
+        the same effect in all orders of the documents, and in all prompts of a ``JointMethod``. ``suffix`` is the
+        number of tokens after the documents.
         """
         extra = {**vars(model.generation_config), **self.extra}
         if name := next((name for name in UNSUPPORTED if extra.get(name) not in (None, False, "hybrid")), ""):
@@ -294,7 +295,10 @@ class GenerationSettings:
 def generation_config(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_new_tokens: int
 ) -> tuple[GenerationConfig, Sequence[int], dict[str, Any]]:
-    """Return a config for greedy decoding, the EOS ids, and the extra arguments that are not part of a config."""
+    """Return a config, the EOS ids, and the extra arguments that are not part of a config.
+
+    The config is for greedy decoding, because sampling is done by ``GumbelNoise``.
+    """
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
     eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *settings.stop_token_ids]

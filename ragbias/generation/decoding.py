@@ -111,7 +111,7 @@ def attached_model(
 
 
 def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether each document runs in a separate pass, for which rotary frequencies must not depend on the length."""
+    """Whether each document runs in a separate pass. Rotary frequencies that depend on the length prevent this."""
     if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)
@@ -225,9 +225,10 @@ def processors(
     device: torch.device,
     likelihoods: Tensor | None,
 ) -> LogitsProcessorList:
-    """Return the processors that fuse, check, record and sample logits. ``generate`` takes the argmax of the result.
+    """Return the processors that fuse, check and record logits, and add noise for sampling.
 
-    For ``likelihoods``, see ``suffix_likelihoods``.
+    ``generate`` is greedy: it takes the token with the highest logit after the noise. For ``likelihoods``, see
+    ``suffix_likelihoods``.
     """
     chain = LogitsProcessorList()
     if isinstance(method, JointMethod):

@@ -150,9 +150,10 @@ def _choose_more_confident(
     backend: str,
     cancelled: threading.Event | None,
 ) -> tuple[Method, str]:
-    """Return the method or the plain model, whichever gives its first token a higher probability, and the reason.
+    """Return the method if it is more confident than the plain model. Otherwise return the plain model and the reason.
 
-    ``plain`` is the prompt for the plain model, and ``tokens`` is the prompt for the method.
+    The confidence is the probability of the most likely first token. ``plain`` is the prompt for the plain model, and
+    ``tokens`` is the prompt for the method.
     """
     confidence = []
     for candidate, prompt in ((NoMethod(), plain), (method, tokens)):
@@ -175,7 +176,10 @@ def create_report(
     order: tuple[int, ...] = (),
     segmentation_changed: bool = False,
 ) -> Report:
-    """Create the report of a request. ``ran`` is the method that runs; ``why_plain`` says why it is the plain model."""
+    """Create the report of a request. ``ran`` is the method that runs.
+
+    ``why_plain`` is the reason why the plain model runs instead of the requested method, if it does.
+    """
     requested, boundaries = origin.method_requested, origin.boundaries
     missed = boundaries.reason if requested.needs_documents or boundaries.n_expected else ""
     return Report(

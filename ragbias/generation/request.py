@@ -37,7 +37,7 @@ class Origin:
 
     @property
     def why_plain(self) -> str:
-        """The reason why the requested method cannot run, so the plain model does; empty if the method can run."""
+        """Why the plain model runs instead of the requested method; empty if the requested method can run."""
         if not self.method_requested.needs_documents:
             return ""
         if self.why_unsplit:

@@ -133,8 +133,9 @@ def start_from_states(
 ) -> tuple[Binding, DynamicCache, list[int]]:
     """Return a binding, a cache with prefixes and documents, and the number of cached tokens of each prompt.
 
-    In a batch, suffixes differ in length, so the cache also contains all tokens of a suffix except the last one. The
-    prompts of a ``JointMethod`` have the same suffix, which the cache does not contain.
+    If there are several prompts, the cache also contains each suffix except its last token, because suffixes may have
+    different lengths. The prompts of a ``JointMethod`` are an exception: they share one suffix, which is not in the
+    cache.
     """
     rule = method if isinstance(method, AttentionMethod) else DocumentPass()
     layouts, caches, reused = [], [], []

@@ -92,7 +92,7 @@ def _logprobs(
 
 
 def _select_tokens(logprobs: Tensor, target: Sequence[int]) -> Tensor:
-    """Select the log-probabilities ``[..., T]`` of a target's tokens from those of all tokens, ``[..., T, V]``."""
+    """Select the log-probabilities ``[..., T]`` of a target's ``T`` tokens from ``logprobs`` ``[..., T, V]``."""
     return logprobs[..., torch.arange(len(target)), torch.tensor(list(target), device=logprobs.device)]
 
 
@@ -130,7 +130,10 @@ def prefill(
 
 
 def continue_prefill(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target: Sequence[int]) -> Tensor:
-    """Return logits float32 ``[len(target), V]`` that predict a target after ``prefill``. Extend the cache."""
+    """Return logits float32 ``[len(target), V]`` that predict a target after a prompt. Extend the cache.
+
+    ``first`` and ``cache`` are the results of ``prefill``.
+    """
     if len(target) == 1:
         return first[None]
     ids = torch.tensor([list(target[:-1])], device=model.device)

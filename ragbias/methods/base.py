@@ -51,7 +51,8 @@ class SequenceCall:
         query: ``[H, Q, d]``. ``Q`` is the prompt's length in the prefill, and the number of new tokens in decoding.
         key, value: ``[G, K, d]``, all tokens so far.
         memory: the method's state for this sequence and layer, from the prefill to the last token.
-        spans, lengths: ``(begin, end)`` and length of each document, between ``prefix`` and ``documents_end``.
+        spans, lengths: ``(begin, end)`` and length of each document.
+        prefix, documents_end: beginning of the first document and end of the last one.
         new_tail: number of queries after the documents.
         scoring: how the layer computes scores. It includes the positional encoding that the method applies.
     """
@@ -153,13 +154,14 @@ class DocumentScorer(Protocol):
     def __call__(self, order: Sequence[int]) -> list[float]:
         """Place the documents in this order. Return the attention of the prompt's last token to each document.
 
-        Attention is summed over a document's tokens, and averaged over layers and heads, in one prefill.
+        Attention is summed over a document's tokens, and averaged over layers and heads. A call costs one prefill.
         """
 
     def contrast(self) -> list[list[float]]:
-        """Return the attention to each token of each document, minus the attention with "N/A" as the query.
+        """Return the attention to each token of each document, minus its attention if the query is "N/A".
 
-        Attention is averaged over the tokens after the documents, and summed over layers and heads, in one prefill.
+        Attention is averaged over the tokens after the documents, and summed over layers and heads. A call costs one
+        prefill.
 
         Raises:
             MethodError: no query was found after the documents.
@@ -190,8 +192,8 @@ class Method(_WithReader):
     Args:
         reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty for none.
 
-    Methods that act on attention, on the order or on tokens are subclasses of ``AttentionMethod``,
-    ``ReorderingMethod`` and ``JointMethod``.
+    Methods that act on attention are subclasses of ``AttentionMethod``. Methods that act on the order are subclasses of
+    ``ReorderingMethod``. Methods that act on tokens are subclasses of ``JointMethod``.
 
     Attributes:
         name: the name that users type.

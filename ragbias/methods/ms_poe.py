@@ -30,11 +30,12 @@ class MsPoE(AttentionMethod):
             has one ratio, from the mean score of its query heads, so that relative positions are exact. ``"released"``
             is the authors' code: weights are computed without position encoding, and head ``h`` has the ratio
             ``min + (max - min) * order[h] / H``, where ``order`` lists the heads by score. Keys have the ratio of the
-            first query head of their group. ``"ranked"`` uses the rank of head ``h`` instead of ``order[h]``.
+            first query head of their group. ``"ranked"`` is ``"released"`` with the rank of head ``h`` instead of
+            ``order[h]``.
         heads: the order of the heads, smallest ratio first. ``"by-awareness"`` is the rule above. The paper also
             evaluates ``"entropy"`` (lowest entropy of the weights first), ``"sequential"`` (by index) and ``"random"``
             (drawn for each layer). ``"reversed"`` (by index, last first) is from the authors' script.
-        alpha: weights above this multiple of the mean are outliers, 0.001 to 1,000,000.
+        alpha: the score of a head counts weights above this multiple of the mean, 0.001 to 1,000,000.
         seed: seed for ``heads="random"``, 0 to 2**31 - 1.
     """
 
@@ -93,7 +94,7 @@ class MsPoE(AttentionMethod):
         return order if self.variant == "released" else order.argsort()
 
     def _awareness(self, seq: SequenceCall) -> Tensor:
-        """Return the score of each head ``[H]``: the number of outliers in its weights, or their negative entropy."""
+        """Return the score of each head ``[H]``: the number of high weights, or the negative entropy of the weights."""
         last, count = seq.query[:, -1:], seq.key.shape[1]
         if self.variant == "paper":
             offsets = seq.arange(count)

@@ -19,9 +19,10 @@ class ParallelExperts(JointMethod):
     """Run one prompt per document, called an expert, and take each token from the expert with the highest score.
 
     Expert ``k`` has logits ``s_k``. The amateur, a prompt without documents, has logits ``s_0``. The expert's scores
-    are ``(1 + b_k) s_k - b_k s_0 + g log r_k``. The token with the highest score of all experts is appended to all
-    prompts. ``b_k`` is the Jensen-Shannon divergence between expert and amateur at the first token. Sampling is our
-    addition: it draws from the softmax over the highest score of each token.
+    are ``(1 + b_k) s_k - b_k s_0 + g log r_k``. The contrast ``b_k`` is the Jensen-Shannon divergence between expert
+    and amateur at the first token. ``r_k`` is the prior relevance of the document, and ``g`` is the weight of this
+    prior. The token with the highest score of all experts is appended to all prompts. Sampling is our addition: it
+    draws from the softmax over the highest score of each token.
 
     Args:
         contrast: ``b_k`` for all experts, 0 to 100; None uses the divergence.
@@ -29,7 +30,7 @@ class ParallelExperts(JointMethod):
             method is not order-invariant.
         gamma: ``g``, the weight of the prior, 0 to 100.
         variant: ``"paper"`` uses one ``b_k`` per expert. ``"released"`` is the authors' code. It uses one ``b`` per
-            expert and token: the token's term in the sum of the divergence.
+            expert and vocabulary token. The divergence is a sum over the vocabulary, and ``b`` is the token's term.
     """
 
     contrast: float | None = None

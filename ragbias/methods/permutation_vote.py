@@ -17,8 +17,8 @@ class PermutationVote(Method):
     """Answer with several orders of the documents, and return the majority answer.
 
     The orders are distinct random shuffles. If ``samples`` is at least the number of possible orders, all orders run
-    equally often: two documents and 5 samples give two answers per order. Ties are broken by the mean log-probability
-    per token. The shuffles start from a canonical order, so answers are order-invariant.
+    equally often: two documents and 5 samples give 4 answers, two per order. Ties are broken by the mean
+    log-probability per token. The shuffles start from a canonical order, so answers are order-invariant.
 
     Args:
         samples: maximum number of answers, 1 to 100,000.

@@ -30,8 +30,8 @@ class Pine(SegmentMethod):
       at ``E - 1``. The token has its true position and sees all tokens before it.
 
     In layers before ``from_layer`` or after ``to_layer``, document ``i`` sees only the prefix and itself. It begins at
-    ``P``. With ``order="input"``, it begins at its true position. Before ``from_layer``, a document's keys and values
-    do not depend on the other documents.
+    its true position if ``order`` is ``"input"``, and at ``P`` otherwise. Before ``from_layer``, a document's keys and
+    values do not depend on the other documents.
 
     Args:
         order: ``"importance"`` is the rule above. ``"reverse"`` and ``"input"`` are ablations in the paper.

@@ -29,7 +29,10 @@ class SegmentMethod(AttentionMethod):
         return False
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
-        """Return the position at which document ``j`` starts for tokens of document ``i``: int64 ``[H or 1, n, n]``."""
+        """Return the starts of the documents for tokens of each document, int64 ``[H or 1, n, n]``.
+
+        Entry ``[h, i, j]`` is the position at which document ``j`` starts for tokens of document ``i`` in head ``h``.
+        """
         raise NotImplementedError
 
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
@@ -77,9 +80,9 @@ class SegmentMethod(AttentionMethod):
         return attention.primitive.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """Compute attention of the tokens after the documents, if all of them see a document at the same position.
+        """Compute attention of the tokens after the documents. Each key is encoded once.
 
-        Each key is encoded once.
+        Documents must have the same positions for all heads and for all of these tokens.
         """
 
         def at_positions(new: Tensor, first: int) -> Tensor:
@@ -95,9 +98,10 @@ class SegmentMethod(AttentionMethod):
     ) -> tuple[Tensor, Tensor]:
         """Compute attention of the tokens after the documents, in the prompt or generated.
 
-        Without ``starts``, the ``keys`` ``[G, K, d]`` are encoded at their positions. Otherwise, they are encoded at
-        their offsets in a segment: the prefix, one of the ``documents``, or the suffix. ``starts`` are the positions of
-        these segments, ``[H or 1, Q or 1, n + 2]``.
+        Args:
+            keys: ``[G, K, d]``, already encoded: at the offset in a segment, or without ``starts``, at the position.
+            starts: positions of the ``n + 2`` segments, ``[H or 1, Q or 1, n + 2]``. The segments are the prefix, the
+                ``documents`` and the suffix.
         """
         bias = self.document_bias(seq)
         segments = [(0, seq.prefix), *documents, (seq.documents_end, seq.key.shape[1])]
@@ -148,6 +152,6 @@ def starts_after_prefix(seq: SequenceCall) -> Tensor:
 
 
 def starts_up_to(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
-    """Return starts ``[..., n]`` of adjacent documents before ``end``. ``nearest_first`` lists their indices."""
+    """Return the starts of adjacent documents before ``end``. ``nearest_first`` lists the nearest to ``end`` first."""
     starts = end - lengths[nearest_first].cumsum(-1)
     return nearest_first.new_empty(nearest_first.shape).scatter_(-1, nearest_first, starts)

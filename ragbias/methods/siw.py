@@ -74,7 +74,10 @@ class SIW(AttentionMethod):
         return attend_each(replace(call, query=query, key=key), rule)
 
     def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """Correct a prompt's attention ``output`` ``[H, T, d]``, LSE ``[H, T]``, for changed weights on token 0."""
+        """Correct the attention output ``[H, T, d]`` of a prompt for the changed weights of token 0.
+
+        ``lse`` is ``[H, T]``. ``scores(seq, query, positions, count)`` computes the scores of the first ``count`` keys.
+        """
         count = seq.key.shape[1]
         positions = seq.arange(count)
         weights = scores(seq, seq.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))

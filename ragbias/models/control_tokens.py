@@ -56,7 +56,10 @@ class ControlTokens:
 
     @cached_property
     def tokenizer_of_data(self) -> PreTrainedTokenizerBase:
-        """A copy that tokenises control-token strings as text. Threads share the original, so it must not change."""
+        """A copy of the tokenizer that tokenises control-token strings as text.
+
+        The original must not change, because threads share it.
+        """
         copied = copy.deepcopy(self._tokenizer())
         assert copied is not None
         copied.split_special_tokens = True

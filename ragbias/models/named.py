@@ -16,7 +16,7 @@ from ragbias.models import tiny
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model with a GGUF file in one or more PyPI packages. Without the packages, it is loaded from the hub."""
+    """A model with a GGUF file in one or more PyPI packages. If they are not installed, the hub provides the model."""
 
     hub: str  # repository to load if the packages are not installed
     modules: tuple[str, ...]  # Python modules that contain the parts of the file, in order
@@ -25,7 +25,7 @@ class PackagedModel:
     method: str = ""  # the best measured method, with its reader; empty for the general default
 
     def parts(self) -> list[Path]:
-        """Return the paths of the file's parts, in order, or an empty list unless all packages are installed."""
+        """Return the paths of the file's parts, in order. Return an empty list if a package is not installed."""
         files = [file for module in self.modules for file in _files(module)]
         return files if len(files) == len(self.modules) else []
 
@@ -79,7 +79,7 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
 
 
 def installed(name: str) -> bool:
-    """Whether the model is ``tiny``, or a PyPI package with the model is installed."""
+    """Whether ``name`` is ``tiny``, or a model whose PyPI packages are installed."""
     return name == "tiny" or (name in PACKAGED and bool(PACKAGED[name].parts()))
 
 

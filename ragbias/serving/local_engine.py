@@ -261,7 +261,7 @@ class ServedModel(Scheduler):
 
 
 class LocalEngine:
-    """An engine for several models. Its argument ``load`` returns them by name."""
+    """An engine for several models. Its first argument is a function that returns the models by name."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings, metrics: Metrics

@@ -76,9 +76,10 @@ def check_document_count(documents: Sequence[object], limit: int) -> None:
 
 
 def locate_documents(text: str, settings: ServerSettings, documents: Sequence[Any] | None = None) -> Boundaries:
-    """Locate documents by the segmenter or the separator or, without these, as two or more XML elements.
+    """Locate documents in a text by the segmenter or the separator of the settings.
 
-    If ``documents`` is an empty list, the text has no documents.
+    If the settings have neither, but the text has two or more XML elements, the elements are the documents.
+    ``documents=[]`` means that the text has no documents.
     """
     elements = document_elements if len(document_elements(text)) > 1 else None
     found = locate(text, documents=documents, segmenter=settings.segmenter or settings.separator or elements)
@@ -95,9 +96,9 @@ def check_documents_found(request: Request, on_missing: str) -> None:
 
 
 def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> None:
-    """Raise a 400 if messages contain only some of the documents, because their order would affect the answer.
+    """Raise a 400 if messages contain only some of the documents. The order of these would affect the answer.
 
-    A message that consists of exactly one document does not count, because it may be a question.
+    Messages that consist of exactly one document are ignored, because the document may be a question.
     """
     texts, contents = [document.text for document in documents], list(contents)
     if chat_documents.find_copies(texts, contents):
@@ -115,10 +116,12 @@ def render_chat(
 ) -> RenderedPrompt:
     """Render a conversation with its documents as one prompt.
 
-    If the messages contain all ``documents``, the documents stay in place. If the messages contain none, a chat
-    template that supports documents renders them; with other templates, they are inserted at the beginning of the
-    user's last message. ``None`` selects the documents of the last message that has any. They are then rendered by the
-    template, or stay in place.
+    If the messages contain all ``documents``, the documents stay in place. If the messages contain none, the chat
+    template renders the documents. If the template does not support documents, they are inserted at the beginning of
+    the user's last message.
+
+    ``documents=None`` selects the documents of the last message with documents. The chat template renders them. If it
+    does not support documents, they stay in place.
 
     Raises:
         ApiError: the messages contain only some of the documents, or there is no user message.

@@ -54,7 +54,7 @@ class CallArguments(SamplingArguments, total=False):
 class TypedCalls(Generic[Output, Chunk]):
     """Types of LangChain's methods with ``CallArguments``, for type checkers. At run time, this class is empty.
 
-    LangChain's methods take any keyword arguments, so mypy reports that subclasses are incompatible (``misc``).
+    Subclasses need ``# type: ignore[misc]``, because LangChain's methods accept any keyword arguments.
     """
 
     if TYPE_CHECKING:

@@ -107,14 +107,14 @@ def _set_outcome(future: Future[Any], outcome: object) -> None:
 
 @dataclass
 class Slot:
-    """The batch that a run's first request to a model joins."""
+    """A run's place in a batch, for the first request to ``model``."""
 
     model: object
     batch: PaddedBatch
     used: bool = False
 
     def take(self, model: object) -> PaddedBatch | None:
-        """Return the batch for the first request to ``model``, and ``None`` for later requests."""
+        """Return the batch for the first request to the slot's model, and ``None`` for all other requests."""
         if self.used or self.model is not model:
             return None
         self.used = True

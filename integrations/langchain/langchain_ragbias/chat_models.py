@@ -171,7 +171,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         inputs: Sequence[LanguageModelInput],
         config: RunnableConfig | list[RunnableConfig] | None,
     ) -> tuple[list[Callable[[], T]], int]:
-        """Return a function per input that invokes the model with this input, and the batch size."""
+        """Return the runs and the batch size. A run is a function that invokes the model with one input."""
         configs = get_config_list(config, len(inputs))
         runs: list[Callable[[], T]] = [partial(invoke, *pair) for pair in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
@@ -266,7 +266,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
         Raises:
             NotImplementedError: the chat template does not support tools, or its format for required calls is unknown.
-            ArgumentError: ``tool_choice`` names no tool, or a tool has no schema.
+            ArgumentError: ``tool_choice`` names an unknown tool, or a tool has no schema.
         """
         schemas = tool_schemas(tools)
         answer_format(self.lm, schemas, tool_choice)

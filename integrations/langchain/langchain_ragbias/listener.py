@@ -44,14 +44,14 @@ reports = LastReports("langchain_ragbias_reports")
 
 
 def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
-    """Return the id of a request's parent run. Calls without a run manager, such as streams, have it in the config."""
+    """Return the id of a request's parent run. Without a run manager, as in streams, the id is in the config."""
     if run_manager is not None:
         return run_manager.parent_run_id
     return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
 
 
 def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
-    """Return the id of a new request's parent run. If there is none, delete the reports of earlier requests."""
+    """Return the id of a new request's parent run. If there is no parent, delete the earlier reports."""
     parent = parent_run(run_manager)
     if parent is None:
         reports.forget()
@@ -72,7 +72,8 @@ class RunTree:
     def add_retrieval(self, texts: Sequence[str], retrieved: bool) -> None:
         """Add the texts of one retrieval. The metadata of equal texts is merged.
 
-        ``retrieved`` is false for documents in inputs and outputs of chains, which count only if one of them is new.
+        ``retrieved`` is false for documents in inputs and outputs of chains. Such documents are a new retrieval only if
+        at least one text is new.
         """
         merged: dict[str, str] = {}
         for text in texts:

@@ -77,7 +77,8 @@ class TrackedRequest:
     Attributes:
         parts: the prefix, unless it is empty, and the documents.
         refusal: reason why the request must fail, or None.
-        load_end: index after the last token to load. A request with ``plan.store`` loads only parts that are stored.
+        load_end: index after the last token to load. This is the end of the documents. With ``plan.store``, it is the
+            end of the last part that is already stored.
         matched: number of tokens that vLLM's prefix cache contains.
         loaded: number of tokens of prefix and documents that vLLM did not compute.
         saved: whether the worker has the task to save the parts.

@@ -55,10 +55,10 @@ def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
 
 
 def spare_slots(config: VllmConfig) -> int | None:
-    """Return the number of LoRA adapters that an engine may use, or None for any number.
+    """Return the maximum number of LoRA adapters for an engine, or None for no limit.
 
-    On CPUs, one slot must stay empty. In batches of requests with and without adapters, vLLM's CPU kernels apply the
-    last slot to requests without an adapter.
+    On CPUs, this is one less than the number of adapter slots, because the last slot must stay empty: if a batch mixes
+    requests with and without adapters, vLLM's CPU kernels apply the last slot to the requests without adapters.
     """
     if config.lora_config is None or not current_platform.is_cpu():
         return None

@@ -63,9 +63,10 @@ class Plan:
     def cache_salt(self, ids: Sequence[int]) -> str:
         """Return the salt that separates requests in vLLM's prefix cache. ``ids`` are the prompt's tokens.
 
-        If a request needs an answer, the rotation of its keys depends on all lengths. Therefore such requests share
-        blocks only if all lengths are equal. If documents attend to each other, the documents must be equal too.
-        Requests that store a document need no separation, because their keys are those of the plain model.
+        Requests with equal salts share blocks. If requests only store a document, all requests of a scope have the same
+        salt, because their keys are those of the plain model. In other requests, the rotation of keys depends on all
+        lengths, so the salt depends on method, scope and lengths. If documents attend to each other, the salt also
+        depends on the tokens of prefix and documents.
         """
         parts: list[object] = ["store", self.scope]
         if not self.store:
@@ -147,8 +148,9 @@ def parts_of(identity: str, plan: Plan, ids: Sequence[int]) -> list[Part]:
 def starts_of(method: SegmentMethod, lengths: Sequence[int]) -> list[int]:
     """Return the positions at which the prefix and the documents start in vLLM.
 
-    vLLM starts the suffix at ``sum(lengths)``, often later than the method does. Prefix and documents move by the same
-    distance. This does not change attention, because rotary scores depend only on differences of positions.
+    vLLM starts the suffix at ``sum(lengths)``, often later than the method does. Therefore prefix and documents also
+    start later, by the same distance. Attention does not change, because rotary scores depend only on differences of
+    positions.
     """
     edges = list(accumulate(lengths))
     keys = torch.empty(1, edges[-1], 0)

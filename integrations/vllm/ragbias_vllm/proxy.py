@@ -63,8 +63,8 @@ class UpstreamModel:
         model: folder or name of tokenizer and configuration; if empty, the path that the server reports.
         method: default method.
         reader: name of a reader adapter in the upstream server, or empty. Requests with the default method use it.
-        cache, cache_disk: the connector's folder and its maximum size, which rotor needs. With a folder, the proxy
-            also loads the model's weights, in ``dtype``.
+        cache, cache_disk: the connector's folder and the folder's maximum size. Rotor needs both. If they are given,
+            the proxy also loads the model's weights, in ``dtype``.
     """
 
     url: str = field(repr=False)  # may contain a password

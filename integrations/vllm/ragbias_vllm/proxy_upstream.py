@@ -178,7 +178,7 @@ class Segments:
         return [*self.prefix, *chain.from_iterable(self.documents)]
 
     def plan(self, document: Sequence[int] | None = None) -> Plan:
-        """Return the plan to answer with all documents, or to store ``document``."""
+        """Return the plan for an answer with all documents or, if ``document`` is given, for storing it."""
         documents = self.documents if document is None else [document]
         lengths = (len(self.prefix), *map(len, documents))
         return Plan(document is not None, self.method, lengths, self.scope)
@@ -221,7 +221,7 @@ class StoredDocuments:
     async def answers(
         self, body: Json, segments: Segments | None, running_slot: Callable[[], AbstractAsyncContextManager[None]]
     ) -> AsyncGenerator[tuple[int, Json], None]:
-        """Store the documents, then yield vLLM's answer or events, each with the number of tokens already stored.
+        """Store the documents. Yield vLLM's answer or events, each with the number of tokens that were stored before.
 
         If an answer fails before its first token, the documents are stored again, and the request is repeated.
 
@@ -252,7 +252,10 @@ class StoredDocuments:
                 self._retries.inc()
 
     def forget(self, keys: Sequence[bytes] | None = None) -> None:
-        """Mark documents as not stored: those in ``keys`` (all if None), and those being stored now."""
+        """Mark the documents with these keys as not stored; None marks all documents.
+
+        If a request is still storing documents, they will not be marked as stored when it ends.
+        """
         self._generation += 1
         self._reported = self._reported and keys is not None
         for key in list(self._known) if keys is None else keys:

@@ -157,7 +157,7 @@ def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) 
 
 
 def draw_flips(audit: Audit) -> Figure:
-    """Draw two bars per method: questions whose answer differs between orders, and between repetitions."""
+    """Draw two bars per method: the shares of questions that flip between orders, and between repetitions."""
     outcomes = audit.outcomes.values()
     figure, (axis,) = figures.make_canvas(height=0.9 + 0.8 * len(outcomes))
     series = [

@@ -43,7 +43,7 @@ class AuditCase:
 
     @property
     def exact(self) -> bool:
-        """Whether repeated requests always get the same answer: only with greedy float32 decoding on a local CPU."""
+        """Whether equal requests always get equal answers. True only for greedy float32 decoding on a local CPU."""
         model = getattr(self.recorded.lm, "model", None)
         return self.greedy and model is not None and (model.dtype, model.device.type) == (torch.float32, "cpu")
 
@@ -84,7 +84,8 @@ def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
 def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:
     """Generate one answer per request with the settings of the case.
 
-    If answers are sampled with a seed, requests run one by one, with the seed ``seed + first_attempt + i``.
+    If answers are sampled with a seed, requests run one by one. The seed of request ``i`` is
+    ``seed + first_attempt + i``.
     """
     lm, settings = case.recorded.lm, case.recorded.settings
     if case.greedy or settings.seed is None:

@@ -29,7 +29,8 @@ class PositionPreference(NamedTuple):
     """Parts of the prompt from which answers come.
 
     Attributes:
-        answers: number of answers with a known source document. Questions with fewer than two are excluded.
+        answers: number of answers with a known source document. Questions with fewer than two such answers are
+            excluded.
         total: number of all answers.
         excess: share of answers from each part, minus the expected share. Empty if there are too few questions.
     """
@@ -179,8 +180,9 @@ class _CaseRuns:
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> Answers:
         """Answer the question in all orders, then again in the retrieved order.
 
-        Greedy decoding repeats this order once. Sampling repeats it as often as there are other orders. Nothing is
-        repeated if the answer cannot change, or if greedy decoding runs the same computation in all orders.
+        With greedy decoding, the retrieved order runs again once. With sampling, it runs again as often as there are
+        other orders. If repetitions cannot change the answer, or if greedy decoding runs the same computation in all
+        orders, the first answer is copied instead.
         """
         case = self._case
         requests = [case.request(order, method) for order in orders]
@@ -269,9 +271,9 @@ def answers_differ(question: Question, answers: Sequence[str]) -> bool:
 def estimate_mean(values: Sequence[float], least: float = 0.0) -> Interval:
     """Compute the mean of values between ``least`` and 1, with its 95% interval.
 
-    If all ``n`` values are equal, resampling gives no interval. Then the interval extends to both sides by
-    ``p = 1 - 0.05^(1/n)``. If more than a share ``p`` of all values differed, the probability of ``n`` equal values
-    would be below 5%.
+    If all ``n`` values are equal, resampling gives no interval. Then the interval is the mean plus and minus
+    ``p = 1 - 0.05^(1/n)``. Reason: even if other values had a share ``p`` in the population, a sample of size ``n``
+    would miss all of them with a probability of 5%.
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})
@@ -285,13 +287,15 @@ def measure_position_preference(
 ) -> PositionPreference:
     """Measure the share of answers from each part of the prompt, minus the expected share.
 
-    Parts are up to ``MAX_PARTS`` equal ranges of positions. The expected share assumes that the order has no effect: it
-    pairs each source document of a question with each order. Questions with fewer than two answers of known source
-    always have the expected share, so they are skipped.
+    Parts are up to ``MAX_PARTS`` equal ranges of positions. The source of an answer is the document that it comes from.
+    The expected share assumes that the order does not affect which documents are sources. To compute it for a question,
+    each source is located in all orders, not only in the order whose answer comes from it. Answers without a known
+    source are left out. If fewer than two answers to a question remain, the question is skipped, because its share
+    always equals the expected share.
 
     Args:
-        sources: ``sources[q][k]`` is the index of the document from which the answer to question ``q`` in order ``k``
-            comes, or None if it is unknown.
+        sources: ``sources[q][k]`` is the source of the answer to question ``q`` in order ``k``, as an index. None if
+            the source is unknown.
         orders: ``orders[q][k][i]`` is the index of the document at position ``i`` in order ``k`` of question ``q``.
     """
     parts = min(MAX_PARTS, *(len(arranged[0]) for arranged in orders))

@@ -66,10 +66,18 @@ def define_flip(audit: Audit) -> str:
 def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent: bool = False) -> Recommendation:
     """Return the verdict on the unchanged pipeline and, if it is ``PROBLEM``, the best method that helps.
 
-    A method helps if its own verdict is ``NO_PROBLEM``, or if its excess of flips is at most half of the pipeline's and
-    the whole interval of its excess is below the pipeline's excess. Methods that ``may_lose`` accuracy are excluded.
-    The best method has the largest gain in accuracy or, if gains are equal, the fewest flips. ``consistent=True``
-    ignores accuracy. ``time_ratios`` are times relative to the plain model, by label.
+    A method helps if one of these conditions holds:
+
+    - Its own verdict is ``NO_PROBLEM``.
+    - Its excess of flips is at most half of the pipeline's, and the interval of its excess ends below the pipeline's
+      excess.
+
+    Methods that ``may_lose`` accuracy are excluded. The best method has the largest gain in accuracy or, if gains are
+    equal, the fewest flips.
+
+    Args:
+        time_ratios: times relative to the plain model, by label.
+        consistent: ignore accuracy.
     """
     label = audit.unchanged_label
     unchanged = audit.outcomes[label]
@@ -100,7 +108,7 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
 
 
 def may_lose(outcome: Outcome) -> bool:
-    """Whether accuracy decreases, or its interval includes a loss above ``MAX_LOSS``. False if it was not measured."""
+    """Whether accuracy decreases, or its interval includes a loss above ``MAX_LOSS``. False if not measured."""
     return outcome.better is not None and (outcome.better.estimate < 0 or outcome.better.low < -MAX_LOSS)
 
 

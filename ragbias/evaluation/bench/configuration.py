@@ -72,13 +72,14 @@ class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
     Attributes:
         models: names of models on the hub, folders, or ``"tiny"``.
         methods: comma-separated methods, see ``ragbias.methods.parse_methods``, or a list of methods.
-        tasks: names of tasks, or mappings of ``name`` and the task's options.
+        tasks: names of tasks, or mappings with ``name`` and the task's options.
         measure: ``"accuracy"`` of generated answers, ``"logprob"`` of gold answers, or both.
         seeds: seeds of the cases, for tasks that draw cases at random.
         limit: maximum number of questions, for tasks whose options have no limit.
         batch_size: number of cases that run together.
-        invariant_once: whether invariant methods run only one of several orders of the same documents in a batch. The
-            answer is copied to the other orders, so flips and gaps are assumed to be 0, not measured.
+        invariant_once: whether an order-invariant method runs only once if a batch contains the same documents in
+            several orders. The answer is copied to the other orders, so flips and gaps are assumed to be 0, not
+            measured.
         dtype: dtype of the weights, as for ``from_pretrained``.
         cost: whether to measure time and memory at the end.
         out: folder for the results.

@@ -42,8 +42,8 @@ class Unit:
     def source_indices(self, method: Method) -> list[int]:
         """Return, for each case, the index of the case whose answer it gets.
 
-        Usually this is the case itself. If ``invariant_once`` is set and the method is order-invariant, it is the first
-        case with the same documents.
+        Usually, a case gets its own answer. If ``invariant_once`` is set and the method is order-invariant, a case gets
+        the answer of the first case with the same question, seed and documents.
         """
         if not (self.invariant_once and method.invariant):
             return list(range(len(self.cases)))
@@ -188,7 +188,7 @@ def _new_cases(task: Task, seen: set[str]) -> Iterator[Case]:
 
 
 def first_cases(cases: Iterable[Case], count: int) -> Iterator[Case]:
-    """Yield one case of each of the first ``count`` questions, for each number of documents."""
+    """For each number of documents, yield one case for each of the first ``count`` questions."""
     seen: dict[int, set[str]] = {}
     for case in cases:
         questions = seen.setdefault(len(case.documents), set())

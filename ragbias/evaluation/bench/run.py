@@ -72,7 +72,11 @@ def _check_plan(plan: BenchPlan, models: ModelLoader) -> None:
 
 
 def _run_units(plan: BenchPlan, models: ModelLoader, store: Store, bar: Progress, total: int) -> None:
-    """Run the methods whose records are missing, always on whole units, because padding affects rounding."""
+    """Run all methods with missing records.
+
+    If a method lacks some records of a unit, run the whole unit with this method. A smaller batch would have other
+    padding, which affects rounding.
+    """
     stored = len(store.records.by_key) + len(store.noise.by_key)
     progress = bar.add_task("answering", total=total, completed=stored)
     for unit in plan.units():

@@ -31,7 +31,7 @@ class Demo:
         questions: number of questions. Each runs with the gold document at every position.
         corpus: number of passages in the index.
         positions: number of positions of the gold document.
-        documents: numbers of retrieved documents.
+        documents: numbers of documents to retrieve. All questions run with each number.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Demo:
     def task(self, documents: int) -> tuple[StockQA, float]:
         """Return a task whose prompts have ``documents`` passages, and the index's recall of gold passages.
 
-        If the index does not find a gold passage, this passage replaces the last one.
+        If the index does not find the gold passage, the gold passage replaces the last retrieved passage.
         """
         golds, hits = [], 0
         for question in self.questions:

@@ -28,7 +28,8 @@ METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
 class Note:
     """A text, a question about it, and an answer sentence. The sentence consists of ``begin`` and ``answer``.
 
-    The prompt includes ``begin``, because models that write sentences rarely begin with the answer itself.
+    The prompt includes ``begin``, so that the model continues with ``answer``. Otherwise, models that write sentences
+    usually begin with other words.
     """
 
     title: str
@@ -105,7 +106,10 @@ def _select_figures(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw_figure(outcome: dict[str, Any]) -> Figure:
-    """Draw log-probabilities by gold position, minus the plain mean, for the plain model and the default method."""
+    """Draw log-probabilities of the plain model and the default method by gold position.
+
+    The plain model's mean is subtracted from all values.
+    """
     names = {"none": f"plain {outcome['settings']['model']}", outcome["settings"]["default"]: "order-invariant"}
     curves = {
         f"{label} ({name})": outcome["results"][label]["minus_plain_mean_by_position"] for label, name in names.items()

@@ -44,8 +44,8 @@ def summarise_records(
         noise: records of answers to repeated prompts, which give the noise floor of flips.
 
     Returns:
-        JSON data. Each entry of ``results`` has the summaries of all methods in ``methods``. Gold positions are counted
-        from 0.
+        JSON data. Each entry of ``results`` has a dict ``methods``, with a summary for each method. Gold positions are
+        counted from 0.
     """
     settings = dict(sorted(group_by(records, setting_of).items()))
     repeated = group_by(noise, setting_of)
@@ -201,10 +201,14 @@ def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
 def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
     """Compute a method's differences from the plain model. Return None without a common question and position.
 
-    ``mean``, ``worst`` and ``best`` subtract the plain model's mean, worst and best position from the method's mean.
-    ``worst_to_worst`` and ``gap`` are differences of the worst positions and of the gaps. ``by_position`` subtracts the
-    plain model's mean from the method's score at each position. ``most`` is the largest possible difference of two
-    scores, such as 1 for accuracies.
+    - ``mean``: the method's mean, minus the plain model's mean.
+    - ``worst``: the method's mean, minus the plain model's score at its worst position.
+    - ``best``: the method's mean, minus the plain model's score at its best position.
+    - ``worst_to_worst``: the difference of the scores at the worst positions.
+    - ``gap``: the difference of the gaps.
+    - ``by_position``: the method's score at each position, minus the plain model's mean.
+
+    ``most`` is the largest possible difference of two scores, such as 1 for accuracies.
     """
     first, second = scores.restrict_to_common(plain)
     if not first.values.size:

@@ -127,12 +127,13 @@ def percentile_interval(estimate: float, resampled: Floats) -> Interval:
 
 
 def corrected_interval(estimate: float, resampled: Floats, bounds: Bounds) -> Interval:
-    """Compute a bias-corrected interval of a worst or best position, a gap, or a difference of these.
+    """Compute a bias-corrected interval of the score at the worst or best position, of a gap, or of a difference.
 
     The minimum of noisy scores is too low, and the minimum of a resample is even lower. Therefore percentile intervals
     often miss the true value on flat curves. Two other intervals correct this bias: the percentile interval shifted by
-    twice the bias, and the basic (reverse percentile) interval. The first can be too short on flat curves. The second
-    can be too short near accuracies of 0 and 1. The result is the union of both, limited to the ``bounds``.
+    twice the bias, and the basic (reverse percentile) interval. The shifted interval can be too short on flat curves.
+    The basic interval can be too short near accuracies of 0 and 1. The result is the union of both, limited to the
+    ``bounds``.
 
     In simulations with 100 questions, the interval of the worst position contained the true value in 87 to 95% of runs.
     Intervals of a gap often miss 0 where there is no gap; test for a gap with ``estimate_chance_gap``.
@@ -151,7 +152,7 @@ def _percentiles(resampled: Floats) -> tuple[float, float]:
 
 
 def compute_intervals(estimates: Floats, resampled: Floats, bounds: Bounds | None = None) -> list[Interval]:
-    """Compute an interval for each estimate in ``[1, columns]`` from ``resampled``, ``[resamples, columns]``.
+    """Compute an interval for each column of ``estimates`` ``[1, columns]`` and ``resampled`` ``[resamples, columns]``.
 
     If ``bounds`` are given, use ``corrected_interval``.
     """

@@ -64,8 +64,8 @@ def repeat_flips(
 def first_response_preference(records: Iterable[Record]) -> dict[str, float]:
     """Return, for each question, the share of verdicts that prefer the first response. Skip undecided records.
 
-    The gold document is the better response. A verdict prefers the first response if it is right and the gold position
-    is 0, or if it is wrong and the gold position is 1.
+    The gold position is the position of the better response. Two kinds of verdict prefer the first response: a right
+    verdict with gold position 0, and a wrong verdict with gold position 1.
     """
     pairs = (record for record in records if record.gold_position is not None)
     decided = (record for record in pairs if preferred_response(record) != "neither")
@@ -86,7 +86,7 @@ def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
     """Compute the mean Kendall's tau over all pairs of orders: 1 if equal, 0 if unrelated, -1 if reversed.
 
     Tau is the share of document pairs with the same relative order, minus the share with the opposite relative order.
-    Raise ``RunError`` unless all orders contain the same two or more documents, each once.
+    Raise ``RunError`` if an order repeats a document or has fewer than two, or if orders have different documents.
     """
     first = orders[0]
     if len(first) < 2 or len(set(first)) < len(first) or any(sorted(order) != sorted(first) for order in orders):

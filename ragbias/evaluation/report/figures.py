@@ -1,4 +1,4 @@
-"""Draw and save figures in one style, readable in black and white and at half of a README's width (450 pixels)."""
+"""Draw and save figures in one style, readable in black and white and at 450 pixels, half of a README's width."""
 
 from __future__ import annotations
 

@@ -61,9 +61,9 @@ class Grid:
     keys: int = 1
 
     def split(self, widths: Sequence[int] | None = None, limit: int = MAX_COLUMNS) -> Iterator[Grid]:
-        """Split a table into parts with a total width of at most ``limit``. Each part repeats the ``keys`` columns.
+        """Split a table into parts, each at most ``limit`` wide. By default, each column has width 1.
 
-        The widths of ``keys`` are not counted. By default, each column has width 1.
+        Each part begins with the first ``keys`` columns. Their widths do not count.
         """
         widths = widths or [1] * len(self.head)
         groups: list[list[int]] = []
@@ -130,13 +130,16 @@ def format_title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
 
 
 def prefill_costs(result: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return each method's prefill time relative to ``none``, ``[median, low, high]``, or {} if any was not timed."""
+    """Return each method's prefill time relative to ``none``, as ``[median, low, high]``.
+
+    Return {} if a method was not timed.
+    """
     costs = {label: method.get("cost", {}).get("prefill_ratio") for label, method in result["methods"].items()}
     return costs if all(costs.values()) else {}
 
 
 def shows_order(result: Mapping[str, Any]) -> bool:
-    """Whether a method reorders documents, so that the table of accuracies has the column ``order``."""
+    """Whether any method reorders documents. The table of accuracies then has the column ``order``."""
     return ACCURACY in result["measures"] and any(
         method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE
     )

@@ -68,7 +68,7 @@ class Case:
         seed: seed that selected the documents; 0 if the data file lists them.
         group: part of the task, such as a subset of RewardBench.
         contents: the documents without their numbers; empty if ``documents`` have no numbers.
-        shorten: number of words around the answer to which each passage was cut; None: passages are complete.
+        shorten: each passage was cut to this number of words, around the answer. None: passages are complete.
     """
 
     id: str
@@ -287,7 +287,7 @@ def place_gold(
 def alphabetical_ranks(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
     """Return the alphabetical rank of document ``contents[i]`` for each index ``i`` of ``order``.
 
-    Equal documents get consecutive ranks, in the order of ``order``.
+    Equal documents get consecutive ranks: the one that occurs first in ``order`` gets the lowest rank.
     """
     ranks = {text: itertools.count(rank) for rank, text in reversed(list(enumerate(sorted(contents))))}
     return tuple(next(ranks[contents[index]]) for index in order)

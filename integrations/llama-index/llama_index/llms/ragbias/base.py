@@ -288,7 +288,11 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         return self._prepare_call(prompt, call, listener.locate_documents(prompt, call.documents, self.segmenter))
 
     def _convert_arguments(self, arguments: Mapping[str, Any], has_blocks: bool = False) -> dict[str, Any]:
-        """Convert the arguments of a call. Content blocks and ``ragbias.documents`` replace default documents."""
+        """Convert the arguments of a call.
+
+        The LLM's default documents are ignored if the messages contain documents (``has_blocks``), or if the call is
+        inside ``with ragbias.documents(...)``.
+        """
         converted = convert_arguments(arguments)
         return {"documents": None, **converted} if has_blocks or current_documents() is not None else converted
 
@@ -310,7 +314,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         return self._prepare_conversation(messages, call, replace(form, parallel=parallel))
 
     def _prepare_conversation(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
-        """Prepare a conversation, and locate its documents now: a synthesis may end before its stream is read."""
+        """Prepare a conversation. Locate its documents now, because the synthesis may end before the stream is read."""
         if self._uses_chat_template:
             turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
             chat = render_conversation(self.lm.chat_text, turns, form, call.documents, conversation.join_parts)

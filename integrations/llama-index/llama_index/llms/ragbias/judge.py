@@ -42,7 +42,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
     answer with the smaller SHA-256 as A, and the label is part of the answer's document. Both orders of the answers
     give the same set of documents. Therefore order-invariant methods, such as pine, give the same verdict, token for
     token. The judge may still prefer a letter, so ``enforce_consensus`` compares again with exchanged letters. If the
-    verdicts disagree, the result is a tie. Equal answers are a tie, and the judge is not called.
+    verdicts prefer different answers, the result is a tie. Equal answers are a tie, and the judge is not called.
 
     Args:
         llm: the judge. A method that computes the answers separately, such as ape with a ``document_cache``, causes a
@@ -87,7 +87,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
             )
 
     def evaluate(self, *args: Any, **kwargs: Any) -> EvaluationResult:
-        """Like ``aevaluate``. LlamaIndex's version would replace the errors of ragbias, which are ``RuntimeError``s."""
+        """Like ``aevaluate``, but blocking. LlamaIndex's version would replace a ``RagBiasError`` by another error."""
 
         async def result_or_error() -> EvaluationResult | RagBiasError:
             try:
@@ -166,7 +166,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
 
 
 def _consensus(first: EvaluationResult, second: EvaluationResult) -> EvaluationResult:
-    """Combine two verdicts. If one verdict is a tie, return the other one. If they disagree, return a tie."""
+    """Combine two verdicts. If one is a tie, return the other one. If they prefer different answers, return a tie."""
     assert first.score is not None
     assert second.score is not None
     if first.score == second.score or second.score == 0.5:

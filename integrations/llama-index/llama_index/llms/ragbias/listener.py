@@ -151,7 +151,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             call()
 
     def _streaming_synthesis(self) -> Synthesis | None:
-        """Return the synthesis whose stream the current call stack is reading, or None."""
+        """Return the synthesis whose stream is being read in the current call stack, or None."""
         with self._state_lock:
             read = [(_frame_of(stream), synthesis) for stream, synthesis in self._streams.items()]
         frame = sys._getframe() if read else None
@@ -162,9 +162,10 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return None
 
     def record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Record the nodes' texts with and without metadata as retrievals. Return texts with metadata, and failures.
+        """Record the texts of nodes. Return the texts with metadata, and the failures.
 
-        If a node was cut from a document that joins several retrieved texts, record these texts instead of the node.
+        The texts with metadata are one retrieval, and the texts without metadata are another. A document may join
+        several retrieved texts. If a node was cut from such a document, the retrieved texts are recorded instead.
         """
         texts: list[str] = []
         bare: list[str] = []
@@ -305,7 +306,7 @@ def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter |
 
 
 def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
-    """Split a single text into the retrieved texts that it joins with line breaks. Otherwise, return no texts."""
+    """Return the retrieved texts that a single text joins with line breaks. Otherwise return ``()``."""
     if len(texts) != 1 or recent is None:
         return ()
     node = f"\n{texts[0].strip()}\n"
