@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -207,6 +210,15 @@ def _attend_fused(
     order = sorted(range(len(visible.segments)), key=visible.segments.__getitem__)  # adjacent segments need no copy
     spans = [visible.segments[index] for index in order]
     values = select(value, spans)
+    bounds, is_causal = visible.bounds, visible.causal
+    if is_causal and (len(spans) > 1 or query.shape[1] != values.shape[1] or visible.bias is not None):
+        bounds, is_causal = causal_bounds(visible.segments, query.shape[1], key.device), False
+
+    @lru_cache(maxsize=1)  # all heads have the same mask
+    def mask_of(begin: int) -> tuple[Tensor, slice]:
+        return _mask(query[:, begin : begin + BLOCK], begin, replace(visible, bounds=bounds), order)
+
+    is_masked = bounds is not None or visible.bias is not None
     parts = []
     for begin in range(0, len(key), count):
         heads, query_heads = slice(begin, begin + count), slice(group * begin, group * (begin + count))
@@ -218,41 +230,56 @@ def _attend_fused(
         folded = queries.unflatten(0, (-1, group))
         keys_by_head = moved.unflatten(0, (len(folded), -1)).expand(-1, group, -1, -1)
         inputs = folded, keys_by_head, values[heads, None].expand_as(keys_by_head)
-        output, lse = _attend_visible(*inputs, scoring.scale, visible, order)
+        if is_masked:
+            output, lse = _attend_masked(*inputs, scoring.scale, mask_of)
+        else:
+            output, lse = _flash(*inputs, scale=scoring.scale, is_causal=is_causal)
         parts.append((output.flatten(0, 1), lse.flatten(0, 1)))
     return concatenate(parts, dim=0)
 
 
-def _attend_visible(
-    query: Tensor, key: Tensor, value: Tensor, scale: float, visible: Visible, order: Sequence[int]
+def _attend_masked(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, mask_of: Callable[[int], tuple[Tensor, slice]]
 ) -> tuple[Tensor, Tensor]:
-    """Call PyTorch's kernel. The keys are those of the visible segments, in ``order``.
+    """Call PyTorch's kernel for blocks of queries. ``mask_of`` returns the mask of the block that begins at a query.
 
     Queries are ``[G, H / G, Q, d]``. Keys and values are ``[G, H / G, K, d]``.
     """
-    segments, bounds, count = visible.segments, visible.bounds, query.shape[2]
-    if visible.causal and (len(segments) > 1 or count != key.shape[2] or visible.bias is not None):
-        bounds = causal_bounds(segments, count, key.device)
-    if bounds is None and visible.bias is None:
-        return _flash(query, key, value, scale=scale, is_causal=visible.causal)
     parts = []
-    for block in (slice(begin, begin + BLOCK) for begin in range(0, count, BLOCK)):
-        pieces = [query.new_zeros(query[:, :, block].shape[2], end - begin) for begin, end in segments]
-        for piece, bias in zip(pieces, visible.bias or (), strict=False):
-            piece += bias
-        keys = slice(None)
-        if bounds is not None:
-            seen = visibility_mask((bounds[0][block], bounds[1][block]), pieces[-1].shape[1])
-            pieces[-1].masked_fill_(~seen, -torch.inf)
-            if len(segments) == 1 and len(used := seen.any(0).nonzero()):  # skip keys that no query sees
-                keys = slice(int(used[0]), int(used[-1]) + 1)
-        mask = torch.cat([pieces[index] for index in order], dim=1)[:, keys]
+    for begin in range(0, query.shape[2], BLOCK):
+        mask, keys = mask_of(begin)
         output, lse = _flash(
-            query[:, :, block], key[:, :, keys], value[:, :, keys], scale=scale, attn_mask=mask[None, None]
+            query[:, :, begin : begin + BLOCK],
+            key[:, :, keys],
+            value[:, :, keys],
+            scale=scale,
+            attn_mask=mask[None, None],
         )
         blind = mask.isneginf().all(-1)  # queries that see no key, which the kernel does not support
         parts.append((output.masked_fill(blind[:, None], 0.0), lse.masked_fill(blind, -torch.inf)))
     return concatenate(parts, dim=2)
+
+
+def _mask(query: Tensor, begin: int, visible: Visible, order: Sequence[int]) -> tuple[Tensor, slice]:
+    """Return the mask ``[Q, K']`` of queries from index ``begin``, and the slice of the ``K'`` keys that it covers.
+
+    The keys are those of the visible segments, in ``order``. If there is one segment, the slice has only the keys that
+    a query may see.
+    """
+    lengths = [visible.segments[index][1] - visible.segments[index][0] for index in order]
+    edges = dict(zip(order, pairwise(accumulate(lengths, initial=0)), strict=True))  # columns of each segment
+    mask = query.new_zeros(query.shape[1], sum(lengths))
+    for index, bias in enumerate(visible.bias or ()):
+        mask[:, slice(*edges[index])] += bias
+    keys = slice(None)
+    if visible.bounds is not None:
+        lower, upper = (bound[begin : begin + query.shape[1]] for bound in visible.bounds)
+        last = mask[:, slice(*edges[len(order) - 1])]
+        seen = visibility_mask((lower, upper), last.shape[1])
+        last.masked_fill_(~seen, -torch.inf)
+        if len(order) == 1 and len(used := seen.any(0).nonzero()):
+            keys = slice(int(used[0]), int(used[-1]) + 1)
+    return mask[:, keys], keys
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
