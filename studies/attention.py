@@ -18,12 +18,12 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.calibration.measurements import retrieving_layers
-from ragbias.calibration.samples import Sample
-from ragbias.evaluation.report.figures import make_styles
-from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
+from ragbias_eval.calibration.measurements import retrieving_layers
+from ragbias_eval.calibration.samples import Sample
+from ragbias_eval.report.figures import make_styles
+from ragbias_eval.report.tables import make_table
 from studies.experiment import (
     Result,
     Track,

@@ -27,9 +27,9 @@ from langchain_ragbias import ChatRagBias, warm
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.cli.terminal import write_json
 from ragbias.data.jsonl import read_lines
-from ragbias.evaluation.measures.metrics import best_subspan_em
-from ragbias.evaluation.prompts import SYSTEM_PROMPT
-from ragbias.evaluation.tasks.mdqa import MdqaRow
+from ragbias.data.questions import best_subspan_em
+from ragbias.data.retrieval import SYSTEM_PROMPT
+from ragbias_eval.tasks.mdqa import MdqaRow
 from studies import arguments_of
 
 MEMORY = "8GB"

@@ -25,13 +25,13 @@ from transformers import PreTrainedModel
 from ragbias.cache import DocumentCache
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError
-from ragbias.evaluation.cost import spread, synchronized_time
-from ragbias.evaluation.report.tables import make_table
 from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.decoding import attached_model, padded, processors, suffix_likelihoods
 from ragbias.methods import METHODS, JointMethod, Method, NoMethod
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora
+from ragbias_eval.cost import spread, synchronized_time
+from ragbias_eval.report.tables import make_table
 from studies import arguments_of
 from studies.arithmetic import ModelShape, PromptLengths, causal_pairs, lengths_of, plain_prefill, shape_of
 from studies.speed import (

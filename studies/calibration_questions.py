@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 
 from ragbias.data.jsonl import read_lines
-from ragbias.evaluation.tasks.mdqa import MdqaRow
 from ragbias.files import write_atomically
+from ragbias_eval.tasks.mdqa import MdqaRow
 from studies import arguments_of
 
 USED_BY_STUDIES = 120  # number of questions at the beginning of the file

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragbias.calibration.algorithm import FACTORS, MAX_BEST, MAX_CANDIDATES, compute_difference
-from ragbias.calibration.calibration_report import format_difference
-from ragbias.calibration.channel_search import curve_roughness, layer_outputs, rank_channels
-from ragbias.calibration.measurements import measure_losses, paper_layers, sum_states
-from ragbias.calibration.samples import Sample, draw_strings
-from ragbias.calibration.settings import CalibrationSettings, make_calibration_set
 from ragbias.cli.terminal import console, quiet_libraries, select_fields, write_json
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod, format_method
+from ragbias_eval.calibration.algorithm import FACTORS, MAX_BEST, MAX_CANDIDATES, compute_difference
+from ragbias_eval.calibration.calibration_report import format_difference
+from ragbias_eval.calibration.channel_search import curve_roughness, layer_outputs, rank_channels
+from ragbias_eval.calibration.measurements import measure_losses, paper_layers, sum_states
+from ragbias_eval.calibration.samples import Sample, draw_strings
+from ragbias_eval.calibration.settings import CalibrationSettings, make_calibration_set
+from ragbias_eval.report.tables import make_table
 from studies import arguments_of
 
 States = NDArray[np.float64]

@@ -17,9 +17,9 @@ from torch import Tensor
 import ragbias
 from ragbias import limits
 from ragbias.binding.architectures import architecture_of
-from ragbias.calibration.samples import draw_strings
 from ragbias.checks import Bounds, check_whole_between
 from ragbias.lm import DebiasedLM
+from ragbias_eval.calibration.samples import draw_strings
 from studies.experiment import Track
 from studies.interventions import HideKeys, Intervened, ShiftPositions
 

@@ -18,19 +18,19 @@ from rich.console import Group
 from torch import Tensor
 
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.data.intervals import MIN_QUESTIONS, Interval, share
 from ragbias.data.questions import read_questions
 from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation.audit.audit_report import format_percent
-from ragbias.evaluation.audit.cases import AuditCase, from_questions
-from ragbias.evaluation.audit.outcomes import THRESHOLD, estimate_mean
-from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-from ragbias.evaluation.measures.bootstrap import MIN_QUESTIONS, Interval, share
-from ragbias.evaluation.report.tables import Grid, fit_terminal
 from ragbias.generation import Request
 from ragbias.generation.request import check_length, longest_prompt
 from ragbias.generation.scoring import continuation_ids, score_continuations
 from ragbias.lm import DebiasedLM
 from ragbias.methods import JointMethod, Method, NoMethod, parse_methods
+from ragbias_eval.audit.audit_report import format_percent
+from ragbias_eval.audit.cases import AuditCase, from_questions
+from ragbias_eval.audit.outcomes import THRESHOLD, estimate_mean
+from ragbias_eval.audit.pipeline import from_pipeline, load_pipeline
+from ragbias_eval.report.tables import Grid, fit_terminal
 from studies import arguments_of
 
 LESS_PROBABLE = 0.10  # nats that a known answer may lose, about a tenth of its probability

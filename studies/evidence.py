@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ragbias.evaluation import REFERENCE
-from ragbias.evaluation.measures.aggregates import figures_of
-from ragbias.evaluation.report.tables import NO_VALUE, format_figure
+from ragbias.data.intervals import NO_VALUE, format_figure
 from ragbias.methods import get
+from ragbias_eval import REFERENCE
+from ragbias_eval.measures.aggregates import figures_of
 from studies.advice import (
     MEASURES,
     Advice,

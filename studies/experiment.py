@@ -20,7 +20,14 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias import limits
-from ragbias.calibration.samples import (
+from ragbias.checks import check_choice
+from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.data.intervals import MIN_QUESTIONS, Estimate
+from ragbias.data.questions import read_questions
+from ragbias.errors import MethodError, RagBiasError, RunError
+from ragbias.lm import DebiasedLM
+from ragbias.methods import AttentionMethod, Method, NoMethod, get
+from ragbias_eval.calibration.samples import (
     Sample,
     as_user_message,
     data_prompt,
@@ -31,12 +38,8 @@ from ragbias.calibration.samples import (
     make_samples,
     tiny_prompt,
 )
-from ragbias.checks import check_choice
-from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
-from ragbias.data.questions import read_questions
-from ragbias.errors import MethodError, RagBiasError, RunError
-from ragbias.evaluation.measures.bootstrap import MIN_QUESTIONS, Estimate, Scores, compute_curve
-from ragbias.evaluation.report.figures import (
+from ragbias_eval.measures.bootstrap import Scores, compute_curve
+from ragbias_eval.report.figures import (
     PALE,
     Style,
     draw_line,
@@ -45,10 +48,8 @@ from ragbias.evaluation.report.figures import (
     make_styles,
     save_figure,
 )
-from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
-from ragbias.evaluation.tasks.task import spread_positions
-from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionMethod, Method, NoMethod, get
+from ragbias_eval.tasks.mdqa import MultiDocumentQA
+from ragbias_eval.tasks.task import spread_positions
 from studies import arguments_of
 from studies.layer_attention import check_equally_many
 from studies.pictures import COLOURS, add_title, save_pair

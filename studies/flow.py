@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.calibration.samples import Sample
-from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
+from ragbias_eval.calibration.samples import Sample
+from ragbias_eval.report.tables import make_table
 from studies.experiment import (
     Result,
     Track,

@@ -17,12 +17,12 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.binding.hooks import attach
-from ragbias.calibration.samples import Sample
-from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import MsPoE, SequenceCall
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import TokenisedPrompt
+from ragbias_eval.calibration.samples import Sample
+from ragbias_eval.report.tables import make_table
 from studies.experiment import (
     Result,
     Track,

@@ -28,10 +28,10 @@ from torch import Tensor
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.data.questions import read_questions
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.report.figures import PALE, WIDTH, draw_line, escape_dollars, make_styles, save_figure
-from ragbias.evaluation.report.tables import make_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, parse_methods
+from ragbias_eval.report.figures import PALE, WIDTH, draw_line, escape_dollars, make_styles, save_figure
+from ragbias_eval.report.tables import make_table
 from studies import arguments_of
 from studies.experiment import format_layers
 from studies.interventions import parse_interventions

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from ragbias.binding.hooks import attach
-from ragbias.calibration.measurements import retrieving_layers
 from ragbias.data.questions import Question
+from ragbias.data.retrieval import stock_prompt
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.measures.metrics import find_source
-from ragbias.evaluation.prompts import stock_prompt
 from ragbias.generation import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionCall, AttentionMethod, JointMethod, Method
 from ragbias.prompt import TokenisedPrompt
+from ragbias_eval.calibration.measurements import retrieving_layers
+from ragbias_eval.metrics import find_source
 from studies.interventions import Intervened, Intervention
 from studies.interventions.intervened import PlainAttention
 from studies.interventions.reweighting import replace_value

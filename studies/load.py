@@ -21,11 +21,11 @@ from openai import AsyncOpenAI, OpenAIError
 
 from ragbias.cli.terminal import console, progress, write_json
 from ragbias.data.questions import read_questions
+from ragbias.data.retrieval import SYSTEM_PROMPT
 from ragbias.errors import RunError
-from ragbias.evaluation.prompts import SYSTEM_PROMPT
-from ragbias.evaluation.report.tables import make_table
 from ragbias.methods import format_method, parse_methods
 from ragbias.models.tiny.world import held_out_corpus
+from ragbias_eval.report.tables import make_table
 from studies import arguments_of
 
 PERCENTILES = (50, 95, 99)

@@ -23,18 +23,18 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.cache import DocumentCache
-from ragbias.calibration.algorithm import Progress, compute_difference, is_clear_gain, round_floats
-from ragbias.calibration.calibration_report import format_difference, stage_progress
-from ragbias.calibration.partial_results import PartialResults
-from ragbias.calibration.samples import Sample
-from ragbias.calibration.settings import CalibrationSettings, make_calibration_set
 from ragbias.cli.terminal import console, progress, quiet_libraries, select_fields
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.report.tables import make_table
 from ragbias.files import write_atomically
 from ragbias.generation.scoring import continuation_logits, kl
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW, AdaptiveParallelEncoding, Method, NoMethod, PositionInterpolation, format_method
+from ragbias_eval.calibration.algorithm import Progress, compute_difference, is_clear_gain, round_floats
+from ragbias_eval.calibration.calibration_report import format_difference, stage_progress
+from ragbias_eval.calibration.partial_results import PartialResults
+from ragbias_eval.calibration.samples import Sample
+from ragbias_eval.calibration.settings import CalibrationSettings, make_calibration_set
+from ragbias_eval.report.tables import make_table
 from studies import arguments_of
 
 SWEEPS = 4  # maximum; most searches end after two

@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.calibration.samples import Sample
-from ragbias.evaluation.report.figures import PALE, draw_line, make_styles
-from ragbias.evaluation.report.tables import make_table
-from ragbias.evaluation.tasks.task import spread_positions
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Profile
 from ragbias.methods.profiles import find_profile, profile_of_model
 from ragbias.prompt import TokenisedPrompt
+from ragbias_eval.calibration.samples import Sample
+from ragbias_eval.report.figures import PALE, draw_line, make_styles
+from ragbias_eval.report.tables import make_table
+from ragbias_eval.tasks.task import spread_positions
 from studies.channel_curves import PAPERS_LENGTH, PLAIN, ChannelCurves, measure_curves
 from studies.experiment import Result, Track, arrange_by_question, draw_curves, intervals, make_page, parser, run
 from studies.layer_attention import attention_by_head

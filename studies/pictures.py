@@ -10,8 +10,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from ragbias.calibration.calibration_report import plot_channel
-from ragbias.evaluation.report.figures import INK, draw_legend, escape_dollars, render_svg
+from ragbias_eval.calibration.calibration_report import plot_channel
+from ragbias_eval.report.figures import INK, draw_legend, escape_dollars, render_svg
 
 DEMO = Path("docs/results/smollm2-demo/results.json")  # written by `ragbias demo --model smollm2`
 # colours of the light variant and their replacements in the dark variant; other colours suit both variants
@@ -60,6 +60,6 @@ def draw_channel(record: Mapping[str, Any]) -> Figure:
 def draw_pictures(root: Path) -> None:
     """Draw the picture of the README, as the demo draws it."""
     if (root / DEMO).is_file():
-        from ragbias.evaluation.demo import notes_run  # imports faiss and sentence-transformers
+        from ragbias_eval.demo import notes_run  # imports faiss and sentence-transformers
 
         save_pair(notes_run.draw_figure(json.loads((root / DEMO).read_text(encoding="utf-8"))), root / "docs/bias")

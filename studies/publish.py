@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ragbias.display import describe_changes
 from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation.bench.configuration import read_settings
-from ragbias.evaluation.runs import SETTINGS as RUN_SETTINGS
-from ragbias.evaluation.runs import read_run_description
+from ragbias_eval.bench.configuration import read_settings
+from ragbias_eval.runs import SETTINGS as RUN_SETTINGS
+from ragbias_eval.runs import read_run_description
 from studies import arguments_of
 from studies.advice import describe_coverage, describe_default, recommend_all
 from studies.calibration_tables import calibration_tables, read_calibrations, store_calibrations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path("docs/results")
 SETTINGS = RESULTS / "real"
 CALIBRATION = "calibration"
-EVIDENCE = Path("ragbias/evaluation/evidence.json")
+EVIDENCE = Path("ragbias/cli/evidence.json")
 PAGES = (
     RESULTS / "models.md",
     RESULTS / "calibrations.md",

@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ragbias.evaluation.bench.store import hash_readers
-from ragbias.evaluation.measures.bootstrap import Interval, share
-from ragbias.evaluation.measures.metrics import best_subspan_em
+from ragbias.data.intervals import Interval, share
+from ragbias.data.questions import best_subspan_em
 from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM
 from ragbias.methods import parse_methods
 from ragbias.prompt import Prompt
+from ragbias_eval.bench.store import hash_readers
 from studies import arguments_of
 
 INSTRUCTION = "Answer the question using the documents below.\n\n"

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from ragbias.cli.terminal import console, write_json
+from ragbias.data.intervals import Estimate, Interval, draw_counts, format_figure, percentile_interval
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.measures.aggregates import scored_records
-from ragbias.evaluation.measures.bootstrap import Estimate, Interval, draw_counts, percentile_interval
-from ragbias.evaluation.measures.per_question import group_by, mean_by_question
-from ragbias.evaluation.report.read_runs import read_run
-from ragbias.evaluation.report.tables import format_figure, make_table
-from ragbias.evaluation.runs import Record
+from ragbias_eval.measures.aggregates import scored_records
+from ragbias_eval.measures.per_question import group_by, mean_by_question
+from ragbias_eval.report.read_runs import read_run
+from ragbias_eval.report.tables import make_table
+from ragbias_eval.runs import Record
 from studies import arguments_of
 
 # RewardBench's sections: a subset's weight is its number of pairs; math-prm weighs as much as all code subsets.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ragbias.evaluation.report.figures import INK, draw_legend, draw_line, make_canvas, make_styles
+from ragbias_eval.report.figures import INK, draw_legend, draw_line, make_canvas, make_styles
 
 PANELS = {
     "prefill_ratio": ("prefill", "prefill_limit"),

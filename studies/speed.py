@@ -24,7 +24,9 @@ from ragbias.binding.hooks import backend_of
 from ragbias.checks import Bounds, check_choice, check_whole_between
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBiasError
-from ragbias.evaluation.cost import (
+from ragbias.files import writing
+from ragbias.methods import DEFAULT_METHOD, AttentionMethod, JointMethod, Method, NoMethod
+from ragbias_eval.cost import (
     Spread,
     describe_machine,
     interleave,
@@ -33,9 +35,7 @@ from ragbias.evaluation.cost import (
     synchronized_time,
     versions,
 )
-from ragbias.evaluation.report.tables import make_table
-from ragbias.files import writing
-from ragbias.methods import DEFAULT_METHOD, AttentionMethod, JointMethod, Method, NoMethod
+from ragbias_eval.report.tables import make_table
 from studies import arguments_of
 from studies import speed_inputs as inputs
 from studies.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ragbias.evaluation import ACCURACY, REFERENCE
-from ragbias.evaluation.measures.aggregates import figures_of
-from ragbias.evaluation.report import tables
+from ragbias.data.intervals import NO_VALUE, format_estimate, format_figure
 from ragbias.methods import DEFAULT_METHOD
+from ragbias_eval import ACCURACY, REFERENCE
+from ragbias_eval.measures.aggregates import figures_of
+from ragbias_eval.report import tables
 from studies.advice import MEASURES
 from studies.markdown import escape_markdown, markdown_table
 
@@ -110,22 +111,22 @@ def _method_table(result: Mapping[str, Any], measure: str) -> str:
             "mean": _format_estimate(figures["mean"]),
             MINUS: format_interval((figures["minus_plain"] or {}).get("mean"), "+.2f")
             if label != REFERENCE
-            else tables.NO_VALUE,
+            else NO_VALUE,
             "flips" if accuracy else "agree": _format_estimate(
                 figures["flip_rate" if accuracy else "agreement"], ".0%"
             ),
             "prefill": _format_estimate(costs.get(label), prefix="x"),
         }
         body.append(cells)
-    shown = [name for name in body[0] if any(cells[name] != tables.NO_VALUE for cells in body)]
+    shown = [name for name in body[0] if any(cells[name] != NO_VALUE for cells in body)]
     return markdown_table(shown, [[cells[name] for name in shown] for cells in body]) + "\n"
 
 
 def _format_estimate(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
     """Format an estimate if it has an interval."""
-    return tables.NO_VALUE if not figure or None in figure else tables.format_estimate(figure, form, prefix)
+    return NO_VALUE if not figure or None in figure else format_estimate(figure, form, prefix)
 
 
 def format_interval(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
-    """Format an estimate and its interval like ``tables.format_figure``, or ``NO_VALUE`` without an interval."""
-    return tables.NO_VALUE if not figure or None in figure else tables.format_figure(figure, form, prefix)
+    """Format an estimate and its interval like ``format_figure``, or ``NO_VALUE`` without an interval."""
+    return NO_VALUE if not figure or None in figure else format_figure(figure, form, prefix)

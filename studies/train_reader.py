@@ -44,8 +44,7 @@ from ragbias.adaptation.run import MOST_HELD_OUT, held_out_example, write_weight
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import FORWARD
 from ragbias.adaptation.training import CLIP, WARM_UP, Reader
-from ragbias.data.questions import Question
-from ragbias.evaluation.measures.metrics import best_subspan_em
+from ragbias.data.questions import Question, best_subspan_em
 from ragbias.extras import require
 from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM

@@ -28,12 +28,12 @@ import httpx
 from openai import OpenAI
 
 from ragbias.cli.terminal import console, write_json
+from ragbias.data.retrieval import SYSTEM_PROMPT
 from ragbias.errors import RunError
-from ragbias.evaluation.prompts import SYSTEM_PROMPT
-from ragbias.evaluation.report.tables import make_table
 from ragbias.models.loading import load_tokenizer
 from ragbias.models.named import local_path
 from ragbias.models.tiny.world import cases
+from ragbias_eval.report.tables import make_table
 from studies import arguments_of
 from studies.load import LoadCase, make_target
 from studies.vllm_load import Requests, measure, print_rows, summarise_warm

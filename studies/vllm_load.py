@@ -20,9 +20,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ragbias.cli.terminal import console, write_json
 from ragbias.errors import RunError
-from ragbias.evaluation.report.tables import make_table
 from ragbias.models.loading import load_tokenizer
 from ragbias.models.tiny.world import held_out_corpus
+from ragbias_eval.report.tables import make_table
 from studies import arguments_of
 from studies.load import Latencies, LoadCase, Target, make_target, run_round
 

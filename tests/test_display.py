@@ -6,7 +6,7 @@ import re
 import pytest
 
 from ragbias.display import printable
-from ragbias.evaluation.runs import as_json_lines
+from ragbias_eval.runs import as_json_lines
 from support.bench_records import records_with
 
 CODES = "\x1b[31mred\x1b]0;title\x07\x9b2J\r\u202e\ud800"

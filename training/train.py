@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ragbias import DebiasedLM
-from ragbias.evaluation.tasks import TinyQA
 from ragbias.methods import NoMethod
+from ragbias_eval.tasks import TinyQA
 from training import tokenizer as tokenizers
 from training.batches import QUESTIONS, BatchSettings, TrainingBatch, make_questions, make_repeats
 from training.model import initialise_model, make_config, make_generation_config

@@ -10,7 +10,7 @@ from typing import Any
 
 from ragbias.adaptation.examples import Example
 from ragbias.adaptation.teacher import Lesson
-from ragbias.evaluation.measures.bootstrap import share
+from ragbias.data.intervals import share
 from ragbias.generation.scoring import logprobs_of
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ragbias.adaptation.examples import Example
-from ragbias.evaluation.measures.metrics import best_subspan_em
+from ragbias.data.questions import best_subspan_em
 from ragbias.generation import Generation, Request
 from ragbias.generation.scoring import continuation_ids, continuation_logits
 from ragbias.lm import DebiasedLM

@@ -1,5 +1,7 @@
 """The command line ``ragbias COMMAND``, with one module per command.
 
+Other distributions add commands with the entry point group ``ragbias.commands``.
+
 Commands import torch and optional dependencies only when they run, which keeps ``ragbias --help`` fast.
 """
 
@@ -11,7 +13,7 @@ import platform
 import sys
 import traceback
 import warnings
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from typing import Annotated
 
 import typer
@@ -19,36 +21,32 @@ from typer.main import get_command
 
 from ragbias.cli.adapt import adapt
 from ragbias.cli.ask import ask
-from ragbias.cli.audit import audit
-from ragbias.cli.bench import bench
 from ragbias.cli.cache import cache
-from ragbias.cli.calibrate import calibrate
-from ragbias.cli.demo import demo
 from ragbias.cli.methods import list_methods
-from ragbias.cli.report import report
 from ragbias.cli.serve import proxy, serve
 from ragbias.display import printable
 from ragbias.errors import RagBiasError, causes_of, find_memory_error
 from ragbias.extras import missing_extra_message
 from ragbias.files import NAMELESS
 from ragbias.models.named import no_model_message
-from ragbias.models.threads import use_idle_cores
 
 USER_ERROR = 2  # exit code of errors that the user can fix
 INTERRUPTED = 130  # exit code of a shell command after Ctrl-C
 CLOSED_PIPE = 1  # exit code that click uses if standard output is a closed pipe
 TRACEBACK = "--traceback"
-MODEL_COMMANDS = ("adapt", "ask", "audit", "bench", "calibrate", "demo")  # commands that run a model for minutes
+EVALUATION = ("audit", "bench", "calibrate", "demo", "report")  # commands of the distribution ragbias-eval
 MAX_ERROR_LENGTH = 600  # maximum number of characters of an error line
 UsageError = typer.BadParameter.__mro__[1]  # from click, or from typer's copy of click
 
 _default_format = warnings.formatwarning
 
 app = typer.Typer(help="Remove position bias of RAG with Hugging Face models.", pretty_exceptions_enable=False)
-for command in (demo, ask, audit, bench, report, calibrate, adapt, serve, proxy):
+for command in (ask, adapt, serve, proxy):
     app.command()(command)
 app.command("methods")(list_methods)
 app.add_typer(cache, name="cache")
+for entry in entry_points(group="ragbias.commands"):
+    app.command(entry.name)(entry.load())
 
 
 def _show_versions(show: bool) -> None:
@@ -84,9 +82,6 @@ def main() -> None:
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     arguments = sys.argv[1:] or ["--help"]
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
-    # with --cache, keep the number of threads, because cached states depend on it
-    if command in MODEL_COMMANDS and {"--help", "--cache"}.isdisjoint(arguments):
-        use_idle_cores()
     try:
         # typer accepts --traceback only before the command
         code = get_command(app)(sorted(arguments, key=TRACEBACK.__ne__), standalone_mode=False)
@@ -149,6 +144,8 @@ def _describe_usage_error(error: BaseException) -> str:
     message = _shorten(error.format_message()).replace(": Value error, ", ": ")  # type: ignore[attr-defined]
     if message == "Missing option '--model'.":
         message = no_model_message("--model smollm2")
+    if message.startswith(tuple(f"No such command '{name}'" for name in EVALUATION)):
+        message = "this command needs ragbias-eval: pip install ragbias-eval (from a clone: pip install -e evaluation)"
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message.rstrip('.')}; see `{context.command_path} --help`"
 

@@ -11,6 +11,7 @@ from ragbias.adaptation.settings import BOUNDS, AdaptSettings, Objective
 from ragbias.cli import terminal
 from ragbias.cli.terminal import integer
 from ragbias.extras import require_all
+from ragbias.models.threads import use_idle_cores
 
 Default = AdaptSettings  # class attributes are the defaults
 
@@ -54,6 +55,7 @@ def adapt(
     Repeat the command to resume an interrupted training. The exit code is 1 if held-out questions show no improvement.
     """
     require_all("adapt")
+    use_idle_cores()
     from ragbias.adaptation.run import adapt as train
     from ragbias.adaptation.run import plan_of
     from ragbias.adaptation.sources import read_sources
@@ -93,7 +95,7 @@ def adapt(
 
 
 def _print_receipt(receipt: dict[str, Any], method: str) -> None:
-    from ragbias.evaluation.report.tables import format_figure
+    from ragbias.data.intervals import format_figure
 
     plain = receipt["plain"]
     terminal.console.print(f"\n{receipt['questions']} held-out questions, {receipt['measure']}:")

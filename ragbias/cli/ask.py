@@ -11,6 +11,7 @@ from ragbias import methods
 from ragbias.checks import Bounds, check_text
 from ragbias.cli.terminal import MODELS, Force, JsonPath, console, integer, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD
+from ragbias.models.threads import use_idle_cores
 
 FEW_CHUNKS, MANY_CHUNKS = 3, 10  # default number of chunks; few for smollm2, which has only 135 M parameters
 
@@ -39,12 +40,13 @@ def ask(
     if not question.strip():
         raise typer.BadParameter("the question is empty")
     check_text("the question", question)
+    if cache is None:  # cached states depend on the number of threads
+        use_idle_cores()
     chosen = methods.get(method, model, reader)
 
     from ragbias.cache import DocumentCache
+    from ragbias.data.retrieval import Index, fit_window, stock_prompt
     from ragbias.data.texts import read_chunks
-    from ragbias.evaluation.demo.shared import Index
-    from ragbias.evaluation.prompts import fit_window, stock_prompt
     from ragbias.lm import DebiasedLM
 
     console.print(f"Model: {model}", style="dim")

@@ -33,8 +33,8 @@ def warm(
     Repeat the command to resume a stopped run.
     """
     from ragbias.cache import DocumentCache
+    from ragbias.data.retrieval import stock_prompt
     from ragbias.data.texts import read_chunks
-    from ragbias.evaluation.prompts import stock_prompt
     from ragbias.frameworks import warm as compute
     from ragbias.lm import DebiasedLM
 

@@ -86,7 +86,7 @@ def _reflow(documentation: str, width: int) -> str:
 
 def _print_advice(json_path: Path | None) -> None:
     # studies/publish.py writes this file; studies/advice.py makes the recommendations
-    evidence = json.loads((resources.files("ragbias.evaluation") / "evidence.json").read_text(encoding="utf-8"))
+    evidence = json.loads((resources.files("ragbias.cli") / "evidence.json").read_text(encoding="utf-8"))
     console.print(f"{evidence['coverage']}\n")
     for advice in evidence["advice"]:
         console.print(advice["heading"], style="bold")

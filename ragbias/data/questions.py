@@ -1,11 +1,17 @@
-"""Questions with their retrieved documents, from a file of JSON lines."""
+"""Questions with their retrieved documents, from a file of JSON lines, and the score of their answers."""
 
 from __future__ import annotations
 
+import re
+import string
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ragbias.data.jsonl import Line, NonBlank, Row, read_lines
+
+ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True)
@@ -64,3 +70,14 @@ def _question(line: Line[_DocumentsRow], labelled: bool) -> Question:
 
 def _answers(row: _QuestionRow) -> tuple[str, ...]:
     return row.answers if row.answer is None else (row.answer,)
+
+
+def normalise_squad(text: str) -> str:
+    """Normalise as in SQuAD's evaluation: lower case, single spaces, no ASCII punctuation and no articles."""
+    return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
+
+
+def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
+    """Return 1 if the normalised first line contains a normalised answer, else 0. From Lost in the Middle."""
+    words = normalise_squad(prediction.split("\n")[0])
+    return float(any(normalise_squad(answer) in words for answer in answers))

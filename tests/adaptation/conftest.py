@@ -5,7 +5,7 @@ import random
 import pytest
 
 from ragbias import DebiasedLM
-from ragbias.calibration.samples import draw_tiny_question
+from ragbias_eval.calibration.samples import draw_tiny_question
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 import torch
 import typer
 
+import ragbias.cli
 from ragbias.cli import describe_error
 from ragbias.errors import DataError
 from ragbias.files import file_name_in_errors
@@ -102,9 +103,16 @@ def test_a_mistyped_command_prints_one_line_with_a_help_hint(cli, arguments, lin
 
 
 def test_the_extra_of_the_command_itself_is_named_first():
-    missing = ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
-    assert "ragbias[bench]" in describe_error(missing)
-    assert "ragbias[calibrate]" in describe_error(missing, "calibrate")
+    missing = ModuleNotFoundError("No module named 'openai'", name="openai")
+    assert "ragbias[remote]" in describe_error(missing)
+    assert "ragbias[serve]" in describe_error(missing, "serve")
+
+
+def test_a_command_of_ragbias_eval_names_its_distribution(cli, monkeypatch):
+    commands = [command for command in ragbias.cli.app.registered_commands if command.name != "audit"]
+    monkeypatch.setattr(ragbias.cli.app, "registered_commands", commands)
+    code, _, errors = cli("audit", "--model", "tiny")
+    assert code == 2 and "this command needs ragbias-eval: pip install ragbias-eval" in errors
 
 
 def test_a_long_message_is_cut():

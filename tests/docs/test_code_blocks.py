@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ragbias.evaluation.bench.configuration import read_settings
-from ragbias.evaluation.demo import demo_run, shared
 from ragbias.models import tiny
+from ragbias_eval.bench.configuration import read_settings
+from ragbias_eval.demo import demo_run, shared
 from support.documented_commands import parse_command, run_script
 
 ROOT = Path(__file__).parents[2]

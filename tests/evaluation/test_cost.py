@@ -3,8 +3,8 @@
 import pytest
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.evaluation.cost import DECODED_TOKENS, measure_costs
 from ragbias.methods import AttentionSorting, NoMethod, PermutationVote, Segmented
+from ragbias_eval.cost import DECODED_TOKENS, measure_costs
 
 
 @pytest.mark.serial

@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from ragbias.evaluation import ACCURACY, JUDGES, LOGPROB, TASK_NAMES, Measure
-from ragbias.evaluation.tasks import TASKS, Judge
+from ragbias_eval import ACCURACY, JUDGES, LOGPROB, TASK_NAMES, Measure
+from ragbias_eval.tasks import TASKS, Judge
 
 
 def test_every_task_is_listed():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ragbias import DebiasedLM
+from ragbias.data.retrieval import stock_prompt
 from ragbias.errors import ModelFileError
-from ragbias.evaluation.prompts import stock_prompt
 from ragbias.models import local_path, named
 from ragbias.models.named import PACKAGED, PackagedModel, installed
 from support.gguf_files import write_gguf

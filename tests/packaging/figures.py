@@ -12,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {  # lines; raise them in the commit of a feature that is worth it
-    "ragbias": 25_500,
+    "ragbias": 19_500,
+    "evaluation": 6_300,
     "integrations/langchain": 1_850,
     "integrations/llama-index": 1_420,
     "integrations/vllm": 1_570,

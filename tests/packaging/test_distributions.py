@@ -1,4 +1,4 @@
-"""The four distributions: contents and metadata of their wheels, which are built from the sdists."""
+"""The five distributions: contents and metadata of their wheels, which are built from the sdists."""
 
 import importlib.metadata
 import re
@@ -22,6 +22,7 @@ else:
 ROOT = Path(__file__).parents[2]
 FOLDERS = {
     "ragbias": ROOT,
+    "ragbias_eval": ROOT / "evaluation",
     "langchain_ragbias": ROOT / "integrations" / "langchain",
     "llama_index/llms/ragbias": ROOT / "integrations" / "llama-index",
     "ragbias_vllm": ROOT / "integrations" / "vllm",
@@ -104,7 +105,7 @@ def test_all_distributions_carry_the_same_licence_and_version():
         assert (folder / version).resolve() == ROOT / "ragbias" / "__init__.py"
 
 
-def test_integrations_pin_this_version_of_ragbias():
+def test_other_distributions_pin_this_version_of_ragbias():
     for folder in (folder for folder in FOLDERS.values() if folder != ROOT):
         about = project(folder)
         extras = about.get("optional-dependencies", {}).values()

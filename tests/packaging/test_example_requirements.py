@@ -18,7 +18,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = (".", "integrations/langchain", "integrations/llama-index", "integrations/vllm")
+FOLDERS = (".", "evaluation", "integrations/langchain", "integrations/llama-index", "integrations/vllm")
 OWN = {
     project["name"]: project
     for folder in FOLDERS
@@ -26,14 +26,14 @@ OWN = {
 }
 NAMES = dict(zip(FOLDERS, OWN, strict=True))
 MODULES = packages_distributions()
-OURS = {*sys.stdlib_module_names, "ragbias", "langchain_ragbias", "ragbias_vllm"}
+OURS = {*sys.stdlib_module_names, "ragbias", "langchain_ragbias", "ragbias_eval", "ragbias_vllm"}
 
 
 def installed_by(commands):
     """Return all distributions that a text's editable installs bring."""
     pending = [
         Requirement(f"{NAMES[folder]}[{extras}]" if extras else NAMES[folder])
-        for folder, extras in re.findall(r'-e "?(\.|integrations/[\w-]+)(?:\[([\w,-]+)\])?', commands)
+        for folder, extras in re.findall(r'-e "?(\.|evaluation|integrations/[\w-]+)(?:\[([\w,-]+)\])?', commands)
     ]
     seen = set()
     while pending:

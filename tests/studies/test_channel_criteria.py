@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from ragbias.calibration.channel_search import rank_channels
 from ragbias.methods import ChannelScaling, parse_methods
+from ragbias_eval.calibration.channel_search import rank_channels
 from studies.channel_criteria import choose_methods, rank_without_each
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.calibration.samples import draw_strings
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling
+from ragbias_eval.calibration.samples import draw_strings
 from studies.channel_curves import channel_states, measure_curves
 from studies.experiment import Questions
 from support.random_models import random_model

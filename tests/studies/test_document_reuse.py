@@ -7,11 +7,11 @@ import pytest
 from audit_questions import question_lines
 
 from ragbias import DebiasedLM, DocumentCache
+from ragbias.data.intervals import Interval
 from ragbias.data.questions import Question
 from ragbias.errors import RunError
-from ragbias.evaluation.audit.cases import from_questions
-from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
+from ragbias_eval.audit.cases import from_questions
 from studies.document_reuse import APART, PAIRS, ReuseGate, advise, measure
 
 LINES = question_lines(5, documents=4)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from ragbias.evaluation.measures.aggregates import summarise_records
+from ragbias_eval.measures.aggregates import summarise_records
 from studies.advice import KINDS, describe_default, format_heading, give_reasons, recommend_all
 from studies.evidence import as_json, extract_evidence
 from studies.publish import EVIDENCE, RESULTS, ROOT

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from ragbias.evaluation.report import tables
-from ragbias.evaluation.report.read_runs import differences_from, read_run, summarise_runs
+from ragbias.data.intervals import format_figure
+from ragbias_eval.report.read_runs import differences_from, read_run, summarise_runs
 from studies.publish import RESULTS, ROOT, study_names
 from studies.stored_runs import read_stored
 
@@ -23,11 +23,9 @@ def figures(text):
 @pytest.fixture(scope="module")
 def known():
     """The figures of all stored summaries and calibrations, and of the commands that the page names."""
-    found = [tables.format_figure(figure, "+.2f") for name in study_names() for figure in _triples(_summary(name))]
+    found = [format_figure(figure, "+.2f") for name in study_names() for figure in _triples(_summary(name))]
     found += [
-        tables.format_figure(figure, "+.2f")
-        for name, method in AGAINST.findall(CLAIMS)
-        for figure in _against(name, method)
+        format_figure(figure, "+.2f") for name, method in AGAINST.findall(CLAIMS) for figure in _against(name, method)
     ]
     return figures("\n".join([(ROOT / RESULTS / "calibrations.md").read_text(), *found]))
 

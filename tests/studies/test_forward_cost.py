@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from ragbias import debias
-from ragbias.evaluation.cost import peak_memory
 from ragbias.methods import METHODS, AttentionMethod, Pine
+from ragbias_eval.cost import peak_memory
 from studies.speed import measure
 from studies.speed_inputs import draw_prompts, in_every_layer
 from support.random_models import random_model

@@ -14,8 +14,8 @@ from matplotlib.text import Text
 from ragbias import DebiasedLM, Prompt
 from ragbias.attention import segment_scores
 from ragbias.data.questions import Question
+from ragbias.data.retrieval import stock_prompt
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.prompts import stock_prompt
 from ragbias.methods import (
     ChannelScaling,
     MsPoE,

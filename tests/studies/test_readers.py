@@ -5,10 +5,10 @@ from statistics import fmean
 import pytest
 
 from ragbias import DebiasedLM
-from ragbias.evaluation.bench.store import hash_readers
-from ragbias.evaluation.measures.bootstrap import Interval, share
+from ragbias.data.intervals import Interval, share
 from ragbias.methods import get
 from ragbias.readers import SHIPPED
+from ragbias_eval.bench.store import hash_readers
 from studies.reader_grid import average_seeds
 from studies.reader_questions import cut_chunks, make_examples
 from studies.readers import (

@@ -5,8 +5,8 @@ import json
 import pytest
 from rich.progress import Progress
 
-from ragbias.evaluation.bench.configuration import validate_settings
-from ragbias.evaluation.bench.run import run
+from ragbias_eval.bench.configuration import validate_settings
+from ragbias_eval.bench.run import run
 from studies.rewardbench_sections import SECTIONS, SUBSETS, section_scores
 from support.bench_records import record
 

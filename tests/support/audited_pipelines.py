@@ -7,7 +7,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from langchain_ragbias import ChatRagBias
 from ragbias.data.questions import Question
-from ragbias.evaluation.prompts import SYSTEM_PROMPT
+from ragbias.data.retrieval import SYSTEM_PROMPT
 
 LINES = question_lines(2, documents=6)
 QUESTIONS = [Question(line["question"]) for line in LINES]

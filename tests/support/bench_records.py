@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.progress import Progress
 
-from ragbias.evaluation.bench.configuration import BenchConfiguration
-from ragbias.evaluation.bench.run import run
-from ragbias.evaluation.runs import Record, read_records
+from ragbias_eval.bench.configuration import BenchConfiguration
+from ragbias_eval.bench.run import run
+from ragbias_eval.runs import Record, read_records
 
 
 def record(**changes: Any) -> Record:

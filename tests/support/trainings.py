@@ -7,7 +7,7 @@ from transformers.utils import logging
 
 from ragbias import DebiasedLM, adapt
 from ragbias.adaptation import AdaptSettings, run
-from ragbias.calibration.samples import draw_tiny_question
+from ragbias_eval.calibration.samples import draw_tiny_question
 
 SHORT = dict(steps=4, batch=2, examples=8, rank=2, documents=3)
 CHECKPOINT = 4  # steps between checkpoints

@@ -5,19 +5,19 @@ import io
 import pytest
 from rich.console import Console
 
+from ragbias.data.intervals import Interval
 from ragbias.data.questions import Question
-from ragbias.evaluation.audit.audit_report import (
+from ragbias.methods import NoMethod, Pine
+from ragbias_eval.audit.audit_report import (
     HTML_EXAMPLES,
     AuditReport,
     as_html,
     build_tables,
     find_flipped_questions,
 )
-from ragbias.evaluation.audit.outcomes import Answers, Audit, Flips, Outcome, PositionPreference
-from ragbias.evaluation.audit.verdict import Verdict, recommend_method
-from ragbias.evaluation.measures.bootstrap import Interval
-from ragbias.evaluation.report.tables import fit_terminal
-from ragbias.methods import NoMethod, Pine
+from ragbias_eval.audit.outcomes import Answers, Audit, Flips, Outcome, PositionPreference
+from ragbias_eval.audit.verdict import Verdict, recommend_method
+from ragbias_eval.report.tables import fit_terminal
 
 QUIET, LOUD = ["Oak", "oak."], ["Oak", "Elm"]
 ZERO = Interval(0, 0, 0)

@@ -4,9 +4,13 @@ import pytest
 import torch
 
 from ragbias import DebiasedLM, Prompt
+from ragbias.data.intervals import Interval
 from ragbias.data.questions import Question
-from ragbias.evaluation.audit.cases import AuditCase, audit_orders, from_questions, generate_answers
-from ragbias.evaluation.audit.outcomes import (
+from ragbias.generation import GenerationSettings
+from ragbias.generation.recording import RecordedRequest
+from ragbias.methods import CanonicalOrder, Method, NoMethod, PermutationVote, Pine, Segmented
+from ragbias_eval.audit.cases import AuditCase, audit_orders, from_questions, generate_answers
+from ragbias_eval.audit.outcomes import (
     Audit,
     Flips,
     Outcome,
@@ -16,12 +20,8 @@ from ragbias.evaluation.audit.outcomes import (
     estimate_mean,
     measure_position_preference,
 )
-from ragbias.evaluation.audit.verdict import Verdict, decide_verdict, define_flip, recommend_method
-from ragbias.evaluation.measures.bootstrap import Interval
-from ragbias.evaluation.measures.metrics import same_answer
-from ragbias.generation import GenerationSettings
-from ragbias.generation.recording import RecordedRequest
-from ragbias.methods import CanonicalOrder, Method, NoMethod, PermutationVote, Pine, Segmented
+from ragbias_eval.audit.verdict import Verdict, decide_verdict, define_flip, recommend_method
+from ragbias_eval.metrics import same_answer
 
 
 def test_orders_are_distinct_from_retrieved_and_reversed_on():

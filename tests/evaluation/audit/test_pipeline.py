@@ -8,10 +8,10 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_ragbias import ChatRagBias
 from ragbias.errors import RunError
-from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
 from ragbias.generation import GenerationSettings
 from ragbias.generation.recording import recording
 from ragbias.methods import NoMethod
+from ragbias_eval.audit.pipeline import from_pipeline, load_pipeline
 from support.audited_pipelines import QUESTIONS, TEXTS, Unframed, chain, chat
 
 

@@ -14,7 +14,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
 from ragbias.errors import RunError
-from ragbias.evaluation.audit.pipeline import from_pipeline
+from ragbias_eval.audit.pipeline import from_pipeline
 from support.audited_pipelines import PROMPT, QUESTIONS, TEXTS, Unframed, chat, joined, retrieve
 from support.scripted import call, saying, with_template
 

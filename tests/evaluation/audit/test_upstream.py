@@ -8,11 +8,11 @@ import pytest
 from ragbias import DebiasedLM
 from ragbias.data.questions import Question
 from ragbias.errors import MethodError, ServerError
-from ragbias.evaluation.audit.cases import UpstreamLM, from_questions
-from ragbias.evaluation.audit.outcomes import audit
 from ragbias.generation import GenerationSettings
 from ragbias.methods import AttentionSorting, CanonicalOrder, NoMethod
 from ragbias.models.tiny.world import held_out_corpus
+from ragbias_eval.audit.cases import UpstreamLM, from_questions
+from ragbias_eval.audit.outcomes import audit
 from support.live_server import serving
 
 
@@ -59,7 +59,7 @@ def test_the_command_audits_a_server(cli, address, questions, tmp_path):
 
 
 def test_a_missing_server_or_model_is_reported(address, questions, monkeypatch):
-    monkeypatch.setattr("ragbias.evaluation.audit.cases.ATTEMPTS", 0)
+    monkeypatch.setattr("ragbias_eval.audit.cases.ATTEMPTS", 0)
     with pytest.raises(ServerError, match="does not answer"):
         UpstreamLM("http://127.0.0.1:9", None)
     lm = UpstreamLM(address, "other")

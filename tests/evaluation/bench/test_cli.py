@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from ragbias.evaluation.runs import read_records
+from ragbias_eval.runs import read_records
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from rich.progress import Progress
 
-from ragbias.evaluation.bench.configuration import validate_settings
-from ragbias.evaluation.bench.run import run
-from ragbias.evaluation.runs import read_records
+from ragbias_eval.bench.configuration import validate_settings
+from ragbias_eval.bench.run import run
+from ragbias_eval.runs import read_records
 
 ASKED = {"documents": [2], "positions": [0, 1]}
 METHODS = "none,canonical-order"

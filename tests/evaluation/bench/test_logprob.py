@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench import plan
-from ragbias.evaluation.bench.configuration import validate_settings
-from ragbias.evaluation.runs import read_records
+from ragbias_eval.bench import plan
+from ragbias_eval.bench.configuration import validate_settings
+from ragbias_eval.runs import read_records
 from support.bench_records import silently, untimed
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}

@@ -12,12 +12,12 @@ from scipy.stats import kendalltau
 
 from ragbias import DebiasedLM
 from ragbias.errors import MethodError, ModelFileError, PromptTooLongError, RunError
-from ragbias.evaluation.bench.configuration import validate_settings
-from ragbias.evaluation.bench.plan import Unit, run_unit
-from ragbias.evaluation.runs import as_json_lines, read_records
-from ragbias.evaluation.tasks.tiny_qa import TinyQA
 from ragbias.methods import parse_methods
 from ragbias.models import tiny
+from ragbias_eval.bench.configuration import validate_settings
+from ragbias_eval.bench.plan import Unit, run_unit
+from ragbias_eval.runs import as_json_lines, read_records
+from ragbias_eval.tasks.tiny_qa import TinyQA
 from support.bench_records import silently, untimed
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}

@@ -5,9 +5,9 @@ from functools import partial
 
 from rich.progress import Progress
 
-from ragbias.evaluation.demo import demo_run as demo
-from ragbias.evaluation.demo import shared
 from ragbias.methods import NoMethod, Pine
+from ragbias_eval.demo import demo_run as demo
+from ragbias_eval.demo import shared
 
 FIGURES = ("mean", "worst", "gap", "flip_rate")
 

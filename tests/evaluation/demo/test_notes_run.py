@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from ragbias.cli.demo import make_notes_tables
 from ragbias.errors import RunError
-from ragbias.evaluation.demo import notes_run
+from ragbias_eval.commands.demo import make_notes_tables
+from ragbias_eval.demo import notes_run
 
 SMALL = {"model": "tiny", "questions": 5, "documents": 3, "positions": 2}
 

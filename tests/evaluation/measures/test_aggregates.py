@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbias.evaluation.measures.aggregates import summarise_records
+from ragbias_eval.measures.aggregates import summarise_records
 from support.bench_records import record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]

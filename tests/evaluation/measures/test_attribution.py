@@ -1,6 +1,6 @@
 """Attribution of an answer to a document."""
 
-from ragbias.evaluation.measures.metrics import find_source
+from ragbias_eval.metrics import find_source
 
 
 def test_source_is_the_only_document_that_may_be_it():

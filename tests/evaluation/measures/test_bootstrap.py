@@ -6,14 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
-from ragbias.evaluation.measures.aggregates import minus_plain
-from ragbias.evaluation.measures.bootstrap import (
-    Scores,
-    compute_curve,
-    draw_counts,
-    estimate_chance_gap,
-    summarise_scores,
-)
+from ragbias.data.intervals import draw_counts
+from ragbias_eval.measures.aggregates import minus_plain
+from ragbias_eval.measures.bootstrap import Scores, compute_curve, estimate_chance_gap, summarise_scores
 from support.bench_records import record, records_with, u_shape
 
 U = u_shape([0, 2, 4, 7, 9], 0.9, 0.4)

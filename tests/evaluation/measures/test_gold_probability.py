@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbias.evaluation.measures.aggregates import summarise_records
+from ragbias_eval.measures.aggregates import summarise_records
 from support.bench_records import logprobs_with, records_with
 
 BIAS = {0: 0.0, 4: -2.0, 9: 1.0}

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from ragbias.errors import RunError
-from ragbias.evaluation.measures.per_question import (
+from ragbias_eval.measures.per_question import (
     first_response_preference,
     mean_kendall_tau,
     order_agreement,

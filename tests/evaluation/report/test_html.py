@@ -9,9 +9,9 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from ragbias.evaluation.report.html import as_html
-from ragbias.evaluation.report.read_runs import Run, summarise_runs
-from ragbias.evaluation.report.tables import MAX_COLUMNS
+from ragbias_eval.report.html import as_html
+from ragbias_eval.report.read_runs import Run, summarise_runs
+from ragbias_eval.report.tables import MAX_COLUMNS
 from support.bench_records import logprobs_with, records_with, u_shape
 
 EVIL = "<script>alert('x')</script>"

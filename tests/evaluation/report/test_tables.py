@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from ragbias.evaluation.measures.aggregates import summarise_records
-from ragbias.evaluation.report import tables
+from ragbias.data.intervals import format_estimate, format_figure
+from ragbias_eval.measures.aggregates import summarise_records
+from ragbias_eval.report import tables
 from support.bench_records import logprobs_with, record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]
@@ -75,11 +76,11 @@ def test_reordering_methods_have_a_column_and_others_a_dash():
 
 
 def test_figures_with_and_without_intervals():
-    assert tables.format_figure([0.714, 0.62, 0.79]) == "0.71 (0.62 to 0.79)"
-    assert tables.format_estimate([0.714, 0.62, 0.79]) == "0.71"
-    assert tables.format_figure([0.714, None, None], form=".0%") == "71%"
-    assert tables.format_figure([-0.001, -0.1, 0.1], form="+.2f") == "+0.00 (-0.10 to +0.10)"
-    assert tables.format_figure(None) == tables.format_figure([None, None, None]) == "-"
+    assert format_figure([0.714, 0.62, 0.79]) == "0.71 (0.62 to 0.79)"
+    assert format_estimate([0.714, 0.62, 0.79]) == "0.71"
+    assert format_figure([0.714, None, None], form=".0%") == "71%"
+    assert format_figure([-0.001, -0.1, 0.1], form="+.2f") == "+0.00 (-0.10 to +0.10)"
+    assert format_figure(None) == format_figure([None, None, None]) == "-"
 
 
 def test_accuracy_is_compared_with_plain_mean_worst_and_best():
@@ -125,7 +126,7 @@ def test_log_probabilities_have_a_table_of_their_own():
     assert [line[0] for line in body] == ["pine", "rotor", "none"]  # the best worst position first
     cells = dict(zip(head, body[0], strict=True))
     minus = result["methods"]["pine"]["logprob"]["minus_plain"]
-    assert cells["mean - none"] == tables.format_figure(minus["mean"], form="+.2f")
+    assert cells["mean - none"] == format_figure(minus["mean"], form="+.2f")
     assert cells["mean - none's worst"].startswith("+2.5") and cells["mean - none's best"].startswith("-0.4")
     assert cells["KL"] == "0.50 (0.50 to 0.50)" and cells["agree"].startswith("50% (")
     assert dict(zip(head, body[2], strict=True))["mean - none"] == "-"

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from ragbias.errors import DataError
-from ragbias.evaluation.runs import as_json_lines, read_records
+from ragbias_eval.runs import as_json_lines, read_records
 from support.bench_records import record
 
 LINE = asdict(record())

@@ -8,10 +8,10 @@ import torch
 
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import PromptTooLongError
-from ragbias.evaluation.tasks import TinyQA
-from ragbias.evaluation.tasks.task import score_gold
 from ragbias.generation.scoring import kl
 from ragbias.methods import CanonicalOrder, NoMethod, Pine, get
+from ragbias_eval.tasks import TinyQA
+from ragbias_eval.tasks.task import score_gold
 
 TASK = TinyQA(documents=(4,), positions=(0, 3), limit=2)
 CASES = list(TASK.cases())

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from ragbias.errors import ChatTemplateError, DataError, RunError
-from ragbias.evaluation.tasks import Judge, make_task
-from ragbias.evaluation.tasks import judge as judging
-from ragbias.evaluation.tasks.judge import find_verdict
-from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.preparing import split_prompt
 from ragbias.methods import CanonicalOrder, NoMethod, PermutationVote, Pine, Segmented
+from ragbias_eval.tasks import Judge, make_task
+from ragbias_eval.tasks import judge as judging
+from ragbias_eval.tasks.judge import find_verdict
+from ragbias_eval.tasks.task import Case
 
 PAIRS = [(f"Answer {n} is right.", f"I will not tell {n}.") for n in range(8)]
 LINES = [

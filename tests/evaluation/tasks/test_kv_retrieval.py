@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.tasks import KVRetrieval
-from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.preparing import split_prompt
+from ragbias_eval.tasks import KVRetrieval
+from ragbias_eval.tasks.task import Case
 
 RECORDS = [["a54e", "D1FF"], ["9f4a", "703a"], ["52a9", "b2f8"], ["f4eb", "d733"]]
 LINE = {"ordered_kv_records": RECORDS, "key": "52a9", "value": "b2f8"}

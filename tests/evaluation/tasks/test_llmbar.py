@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from ragbias.errors import DataError
-from ragbias.evaluation.tasks import LLMBar
-from ragbias.evaluation.tasks.judge import RESPONSE
-from ragbias.evaluation.tasks.task import Case
 from ragbias.methods import Pine
+from ragbias_eval.tasks import LLMBar
+from ragbias_eval.tasks.judge import RESPONSE
+from ragbias_eval.tasks.task import Case
 
 ENTRIES = [
     {"input": "Name a fruit.", "output_1": "An apple.", "output_2": "A car.", "label": 1},

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from ragbias.errors import DataError
-from ragbias.evaluation.tasks import LongBench
-from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.preparing import split_prompt
+from ragbias_eval.tasks import LongBench
+from ragbias_eval.tasks.task import Case
 
 CONTEXT = """\
 Passage 1:

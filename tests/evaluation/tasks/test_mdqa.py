@@ -7,11 +7,11 @@ import pytest
 
 from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.tasks import MultiDocumentQA
-from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.preparing import split_prompt
 from ragbias.methods import Pine
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
+from ragbias_eval.tasks import MultiDocumentQA
+from ragbias_eval.tasks.task import Case
 
 OFFICIAL = "nq-open-3_total_documents_gold_at_{}.jsonl.gz"
 PROMPT = """\

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.tasks import MuSiQue, make_task
-from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.preparing import split_prompt
+from ragbias_eval.tasks import MuSiQue, make_task
+from ragbias_eval.tasks.task import Case
 
 ENTRY: dict[str, Any] = {
     "question": "Who built the station that Quill's ship left from?",

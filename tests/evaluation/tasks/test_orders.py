@@ -2,7 +2,7 @@
 
 from itertools import permutations
 
-from ragbias.evaluation.tasks.task import alphabetical_ranks, spread_positions
+from ragbias_eval.tasks.task import alphabetical_ranks, spread_positions
 
 
 def test_positions_are_spread_from_first_to_last():

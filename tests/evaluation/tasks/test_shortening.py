@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbias.evaluation.tasks.task import cut_around_answer
+from ragbias_eval.tasks.task import cut_around_answer
 
 WORDS = [f"w{index}" for index in range(100)]
 TEXT = "  ".join(WORDS)

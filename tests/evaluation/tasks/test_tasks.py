@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from ragbias.errors import RunError
-from ragbias.evaluation.tasks import TASKS, Judge, KVRetrieval, MultiDocumentQA, TinyQA, make_task
-from ragbias.evaluation.tasks.task import Case
 from ragbias.methods import Pine
+from ragbias_eval.tasks import TASKS, Judge, KVRetrieval, MultiDocumentQA, TinyQA, make_task
+from ragbias_eval.tasks.task import Case
 
 
 def test_tasks_are_made_by_name():

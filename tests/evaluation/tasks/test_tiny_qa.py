@@ -3,9 +3,9 @@ from itertools import accumulate, chain, pairwise
 import torch
 
 from ragbias import DebiasedLM, debias
-from ragbias.evaluation.tasks import Case, TinyQA
 from ragbias.methods import Method, NoMethod, Pine
 from ragbias.models.tiny.world import PREFIX, SEPARATOR
+from ragbias_eval.tasks import Case, TinyQA
 
 
 def test_default_cases_are_one_hundred_questions_at_five_places():

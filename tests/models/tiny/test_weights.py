@@ -3,8 +3,8 @@
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragbias import Prompt
-from ragbias.evaluation.tasks import TinyQA
 from ragbias.models import tiny
+from ragbias_eval.tasks import TinyQA
 from training import all_formats
 from training.train import accuracy_by_position
 

@@ -1,0 +1,122 @@
+"""The settings of a bench, from a YAML file or the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml  # a dependency of transformers
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
+
+from ragbias import limits
+from ragbias.display import validation_message
+from ragbias.errors import RagBiasError, RunError
+from ragbias.files import irregular_kind
+from ragbias.models.named import no_model_message
+from ragbias_eval import ACCURACY, Measure
+from ragbias_eval.tasks import make_task, task_class
+from ragbias_eval.tasks.task import Limit, Seed, Several, Task
+
+
+def _join_commas(value: Any) -> Any:
+    return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
+
+
+class TaskSettings(BaseModel, extra="allow", frozen=True):
+    """The name and the options of a task. Options are fields of the task's class."""
+
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_options(self) -> TaskSettings:
+        try:
+            make_task(self.name, **self.options)
+        except RagBiasError as error:  # pydantic names the key only for a ValueError
+            raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+    @property
+    def uses_seeds(self) -> bool:
+        """Whether the task's cases depend on the seeds of the bench."""
+        return "seed" not in self.options and "seed" in task_class(self.name).__dataclass_fields__
+
+    def make(self, seed: int, limit: int | None) -> Task:
+        """Make the task. The options in this object override ``seed`` and ``limit``."""
+        known = task_class(self.name).__dataclass_fields__
+        defaults = {name: value for name, value in (("seed", seed), ("limit", limit)) if name in known}
+        return make_task(self.name, **{**defaults, **self.options})
+
+
+class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
+    """The settings of a bench.
+
+    Attributes:
+        models: names of models on the hub, folders, or ``"tiny"``.
+        methods: comma-separated methods, see ``ragbias.methods.parse_methods``, or a list of methods.
+        tasks: names of tasks, or mappings with ``name`` and the task's options.
+        measure: ``"accuracy"`` of generated answers, ``"logprob"`` of gold answers, or both.
+        seeds: seeds of the cases, for tasks that draw cases at random.
+        limit: maximum number of questions, for tasks whose options have no limit.
+        batch_size: number of cases that run together.
+        invariant_once: whether an order-invariant method runs only once if a batch contains the same documents in
+            several orders. The answer is copied to the other orders, so flips and gaps are assumed to be 0, not
+            measured.
+        dtype: dtype of the weights, as for ``from_pretrained``.
+        cost: whether to measure time and memory at the end.
+        out: folder for the results.
+    """
+
+    models: Several[StrictStr]
+    methods: Annotated[str, BeforeValidator(_join_commas)]
+    tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
+    measure: Several[Measure] = (ACCURACY,)
+    seeds: Several[Seed] = (0,)
+    limit: Limit | None = None
+    batch_size: Annotated[StrictInt, limits.BATCH] = 8
+    invariant_once: StrictBool = False
+    dtype: StrictStr = "auto"
+    cost: StrictBool = True
+    out: Path
+
+
+def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
+    """Read settings from a YAML file. ``changes`` replace settings of the file."""
+    if kind := irregular_kind(file):
+        raise RunError(f"{file} is {kind}; expected a regular YAML file")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date, or not UTF-8
+        raise RunError(f"{file} is not readable YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{file}: expected keys and values: {', '.join(BenchConfiguration.model_fields)}")
+    return validate_settings({**content, **changes}, str(file))
+
+
+def validate_settings(content: Mapping[str, Any], source: str) -> BenchConfiguration:
+    """Validate the settings. Errors begin with ``source``, such as the name of a file."""
+    if not content.get("models"):
+        raise RunError(f"{source}: {no_model_message('--model smollm2, or models: smollm2 in a file')}")
+    try:
+        return BenchConfiguration.model_validate(content)
+    except ValidationError as error:
+        known = list(BenchConfiguration.model_fields)
+        raise RunError(f"{source}: {validation_message(error, known)}") from error

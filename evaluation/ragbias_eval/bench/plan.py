@@ -1,0 +1,197 @@
+"""Divide a bench into units: batches of cases. The order of units is fixed, so a run can resume."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
+
+from ragbias.errors import RagBiasError, RunError
+from ragbias.generation.scoring import kl
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method, NoMethod, parse_methods
+from ragbias_eval import ACCURACY, LOGPROB
+from ragbias_eval.bench.configuration import BenchConfiguration
+from ragbias_eval.runs import Key, Record
+from ragbias_eval.tasks.task import Answer, Case, GoldScore, Task, alphabetical_ranks, score_gold
+
+NOISE_QUESTIONS = 50  # questions to repeat, per task, seed and number of documents
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A batch of cases that runs with each method in turn, which makes the methods' times comparable.
+
+    Attributes:
+        methods: methods by label.
+        measures: ``"accuracy"``, ``"logprob"`` or both.
+        noise: whether the unit repeats one case unchanged, to measure how often answers change at random.
+        invariant_once: see ``BenchConfiguration``.
+    """
+
+    model: str
+    task: Task
+    cases: tuple[Case, ...]
+    methods: Mapping[str, Method]
+    batch_size: int
+    measures: tuple[str, ...] = (ACCURACY,)
+    noise: bool = False
+    invariant_once: bool = False
+
+    def source_indices(self, method: Method) -> list[int]:
+        """Return, for each case, the index of the case whose answer it gets.
+
+        Usually, a case gets its own answer. If ``invariant_once`` is set and the method is order-invariant, a case gets
+        the answer of the first case with the same question, seed and documents.
+        """
+        if not (self.invariant_once and method.invariant):
+            return list(range(len(self.cases)))
+        first: dict[tuple[object, ...], int] = {}
+        same = ((case.question, case.seed, *sorted(case.documents)) for case in self.cases)
+        return [first.setdefault(documents, index) for index, documents in enumerate(same)]
+
+    def keys(self, label: str) -> list[Key]:
+        return [(self.task.name, self.model, label, case.id) for case in self.cases]
+
+    def without_finished_methods(self, records: Mapping[Key, Record]) -> Unit:
+        """Return the unit without the methods for which ``records`` has all answers."""
+        missing = [label for label in self.methods if not all(key in records for key in self.keys(label))]
+        return replace(self, methods={label: self.methods[label] for label in missing})
+
+
+def run_unit(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
+    """Run the unit. Yield a list of records for each method."""
+    plain: list[GoldScore] = []  # the scores to which all methods are compared
+    for label, method in unit.methods.items():
+        sources = unit.source_indices(method)
+        distinct = dict.fromkeys(sources)
+        cases = [unit.cases[index] for index in distinct]
+        answers: list[Answer] = []
+        golds: list[GoldScore] = []
+        begin = time.perf_counter()
+        try:
+            if ACCURACY in unit.measures:
+                answers = unit.task.answers(lm, cases, method, unit.batch_size)
+            seconds = (time.perf_counter() - begin) / len(cases)
+            if LOGPROB in unit.measures:
+                plain = plain or [score_gold(lm, unit.task, case, NoMethod()) for case in unit.cases]
+                golds = plain if method == NoMethod() else [score_gold(lm, unit.task, case, method) for case in cases]
+        except RagBiasError as error:
+            where = f"task {unit.task.name}, method {label}, batch of case {unit.cases[0].id!r}"
+            raise type(error)(f"{where}: {error}") from error
+        results = dict(zip(distinct, zip_longest(answers, golds), strict=True))  # None for a missing measure
+        yield [
+            _build_record(unit, label, index, source, *results[source], seconds, plain)
+            for index, source in enumerate(sources)
+        ]
+
+
+def _build_record(
+    unit: Unit, label: str, index: int, source: int, written: Answer | None, gold: GoldScore | None, seconds: float,
+    plain: Sequence[GoldScore],
+) -> Record:  # fmt: skip
+    """Build the record of case ``index`` from the results of case ``source`` and the plain model's scores."""
+    case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
+    answer = written or (gold.answer if gold else None)
+    assert answer is not None  # a unit has at least one measure
+    unchanged = range(len(ran.documents)) if method.is_plain else ()
+    return Record(
+        id=case.id,
+        task=unit.task.name,
+        model=unit.model,
+        method=label,
+        question=case.question,
+        group=case.group,
+        documents=len(case.documents),
+        gold_position=case.gold_position,
+        order=case.order,
+        seed=case.seed,
+        prediction=answer.prediction,
+        score=unit.task.score(case, answer.prediction) if written else None,
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.completion_tokens,
+        seconds=seconds + (gold.seconds if gold else 0.0),
+        method_ran=answer.report.method_ran,
+        reason=answer.report.reason,
+        shown=alphabetical_ranks(ran.contents or ran.documents, answer.report.order or unchanged),
+        logprob=gold.logprob if gold else None,
+        answer_tokens=gold.tokens if gold else None,
+        kl=kl(plain[index].next_token, gold.next_token) if gold else None,
+        agrees=bool(gold.next_token.argmax() == plain[index].next_token.argmax()) if gold else None,
+        shorten=case.shorten,
+        copied=index != source,
+    )
+
+
+class BenchPlan:
+    """All units of a run. The constructor raises ``RunError`` if a task does not support the measure ``logprob``.
+
+    Attributes:
+        methods: methods of each model, by label.
+        tasks: for each task of the settings, a list with one task per seed.
+    """
+
+    def __init__(self, settings: BenchConfiguration) -> None:
+        self.settings = settings
+        self.methods = {model: parse_methods(settings.methods, model) for model in settings.models}
+        self.tasks = [
+            [task.make(seed, settings.limit) for seed in (settings.seeds if task.uses_seeds else settings.seeds[:1])]
+            for task in settings.tasks
+        ]
+        for task, *_ in self.tasks:
+            if LOGPROB in settings.measure and not task.answers_at_once:
+                raise RunError(
+                    f"task {task.name!r} lets the model explain itself before its answer, so the answer does not "
+                    f"directly follow the prompt; set explain: false in a YAML file, or measure {ACCURACY!r}"
+                )
+
+    def units(self) -> Iterator[Unit]:
+        """Yield all units in order. To save memory, each call reads the data files again."""
+        size, measures, once = self.settings.batch_size, self.settings.measure, self.settings.invariant_once
+        for model, methods in self.methods.items():
+            for task, cases in self._cases_by_task():
+                while batch := tuple(islice(cases, size)):
+                    yield Unit(model, task, batch, methods, size, measures, invariant_once=once)
+            for task, cases in self._cases_by_task() if ACCURACY in measures else ():
+                for case in first_cases(cases, NOISE_QUESTIONS):
+                    yield Unit(model, task, (case,), methods, 1, noise=True)
+
+    def _cases_by_task(self) -> Iterator[tuple[Task, Iterator[Case]]]:
+        """Yield each task with its cases, for each seed. Cases that do not depend on the seed appear only once."""
+        for seeded in self.tasks:
+            seen: set[str] = set()
+            for task in seeded:
+                yield task, _new_cases(task, seen)
+
+    def keys(self) -> tuple[list[Key], list[Key]]:
+        """Return the keys of all records and of all noise records, in order. Raise ``RunError`` for repeated cases."""
+        keys: tuple[dict[Key, None], dict[Key, None]] = ({}, {})
+        for unit in self.units():
+            for label in unit.methods:
+                for key in unit.keys(label):
+                    if key in keys[unit.noise]:
+                        raise RunError(
+                            f"task {key[0]!r} has the case {key[3]!r} twice; name each task once, and use another "
+                            "folder for other options"
+                        )
+                    keys[unit.noise][key] = None
+        return list(keys[False]), list(keys[True])
+
+
+def _new_cases(task: Task, seen: set[str]) -> Iterator[Case]:
+    """Yield the cases whose ids are not in ``seen``, and add their ids."""
+    for case in task.cases():
+        if case.id not in seen:
+            seen.add(case.id)
+            yield case
+
+
+def first_cases(cases: Iterable[Case], count: int) -> Iterator[Case]:
+    """For each number of documents, yield one case for each of the first ``count`` questions."""
+    seen: dict[int, set[str]] = {}
+    for case in cases:
+        questions = seen.setdefault(len(case.documents), set())
+        if case.question not in questions and len(questions) < count:
+            questions.add(case.question)
+            yield case

@@ -1,0 +1,1 @@
+"""The commands of ``ragbias`` in this distribution, with one module per command."""

@@ -1,0 +1,263 @@
+"""Summarise a bench as JSON data, with an entry for each model, task and number of documents.
+
+Numbers with an interval are lists ``[estimate, low, high]``, or None without data. With too few questions, ``low`` and
+``high`` are None, and a note explains why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from statistics import fmean, median
+from typing import Any, TypeAlias
+
+from ragbias.data import intervals
+from ragbias.data.intervals import MIN_QUESTIONS, Estimate
+from ragbias_eval import ACCURACY, JUDGES, LOGPROB, REFERENCE
+from ragbias_eval.measures import bootstrap, per_question
+from ragbias_eval.measures.bootstrap import SHARE, Bounds, Scores
+from ragbias_eval.measures.per_question import group_by, mean_by_question
+from ragbias_eval.runs import Record, cost_key
+
+get_score = attrgetter("score")
+
+Setting: TypeAlias = tuple[str, str, int]  # model, task, number of documents
+MINUS_PLAIN = {  # by name: the method's field of ``Summaries``, and the plain model's field to subtract
+    "mean": ("mean", "mean"),
+    "worst": ("mean", "worst"),
+    "best": ("mean", "best"),
+    "worst_to_worst": ("worst", "worst"),
+    "gap": ("gap", "gap"),
+    "by_position": ("by_position", "mean"),
+}
+NATS = (-math.inf, 0.0)  # bounds of a log-probability
+CURVE_FIGURES = ("worst", "best", "gap")  # figures that need several positions
+
+
+def summarise_records(
+    records: Sequence[Record], cost: Mapping[str, Mapping[str, Any]] | None = None, noise: Sequence[Record] = ()
+) -> dict[str, Any]:
+    """Summarise the answers of a bench by model, task, number of documents and method.
+
+    Args:
+        cost: measured time and memory, by ``runs.cost_key`` and label of the method. They are copied to the result.
+        noise: records of answers to repeated prompts, which give the noise floor of flips.
+
+    Returns:
+        JSON data. Each entry of ``results`` has a dict ``methods``, with a summary for each method. Gold positions are
+        counted from 0.
+    """
+    settings = dict(sorted(group_by(records, setting_of).items()))
+    repeated = group_by(noise, setting_of)
+    results = []
+    for setting, setting_records in settings.items():
+        keys = dict(zip(("model", "task", "documents"), setting, strict=True))
+        costs = (cost or {}).get(cost_key(*setting), {})
+        results.append({**keys, **_summarise_methods(setting_records, repeated.get(setting, []), costs)})
+    return {"resamples": intervals.RESAMPLES, "interval_percent": intervals.LEVEL, "results": results}
+
+
+def setting_of(record: Record) -> Setting:
+    return record.model, record.task, record.documents
+
+
+def _summarise_methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
+    parts, again = group_by(records, attrgetter("method")), group_by(noise, attrgetter("method"))
+    scores = {label: Scores.of(answers) for label, answers in parts.items()}
+    golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
+    methods = {}
+    for label, answers in parts.items():
+        accuracy, plain, scored = curve_figures(scores[label]), scores.get(REFERENCE), scored_records(answers)
+        methods[label] = {
+            "questions": len({record.question for record in answers}),
+            "rows": len(answers),
+            "accuracy_by_position": accuracy.pop("by_position"),
+            **accuracy,
+            "minus_plain": minus_plain(scores[label], plain, 1) if plain else None,
+            **_consistency(answers, again.get(label, [])),
+            "logprob": gold_figures(answers, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,
+            "kendall_tau": optional_share(per_question.order_agreement(answers)),
+            "prompt_tokens": fmean(record.prompt_tokens for record in answers),
+            "completion_tokens": fmean(record.completion_tokens for record in answers),
+            "seconds": median(record.seconds for record in answers),
+            "ran_plain": _count_plain_answers(label, answers),
+            "groups": _scores_by_group(scored),
+            **({"judge": _judge_figures(scored)} if answers[0].task in JUDGES and scored else {}),
+            **({"cost": dict(costs[label])} if label in costs else {}),
+        }
+    measured = {
+        measure: [curve for curve in by_label.values() if curve.questions]
+        for measure, by_label in ((ACCURACY, scores), (LOGPROB, golds))
+    }
+    measured_curves = [curve for curves in measured.values() for curve in curves]
+    return {
+        "measures": [measure for measure, curves in measured.items() if curves],
+        "positions": sorted({position for curve in measured_curves for position in curve.positions if position >= 0}),
+        "methods": methods,
+        "notes": _notes(methods, measured_curves, records),
+    }
+
+
+def scored_records(records: Iterable[Record]) -> list[Record]:
+    return [record for record in records if record.score is not None]
+
+
+def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
+    """Compute how often answers, or the preferences of a judge, differ between orders and between repetitions."""
+    compared = per_question.preferred_response if records[0].task in JUDGES else per_question.normalised_answer
+    orders = Counter((record.question, record.seed) for record in records)
+    return {
+        "orders": max(orders.values()),
+        "flip_rate": optional_share(per_question.order_flips(scored_records(records), compared)),
+        "noise_floor": optional_share(per_question.repeat_flips(records, noise, compared)),
+    }
+
+
+def _judge_figures(records: Sequence[Record]) -> dict[str, Any]:
+    """Compute a judge's consistency between both orders, its preference for the first response, and its accuracy.
+
+    Accuracy is given by position of the better response. A pair with a verdict in neither order is consistent.
+    """
+    flips = per_question.order_flips(records, per_question.preferred_response)
+    consistent = {question: 1 - flip for question, flip in flips.items()}
+    by_gold = group_by(records, attrgetter("gold_position"))
+    by_position = {
+        name: optional_share(mean_by_question(by_gold.get(position, []), get_score))
+        for position, name in enumerate(("accuracy_preferred_first", "accuracy_preferred_second"))
+    }
+    undecided = sum(per_question.preferred_response(record) == "neither" for record in records)
+    return {
+        "swap_consistency": optional_share(consistent),
+        "prefers_first": optional_share(per_question.first_response_preference(records)),
+        **by_position,
+        "undecided": undecided / len(records),
+    }
+
+
+def _scores_by_group(records: Sequence[Record]) -> dict[str, Any]:
+    groups = group_by(records, attrgetter("group"))
+    if set(groups) <= {""}:
+        return {}
+    scores = {group: mean_by_question(answers, get_score) for group, answers in sorted(groups.items())}
+    return {group: {"questions": len(means), "mean": optional_share(means)} for group, means in scores.items()}
+
+
+def _count_plain_answers(label: str, records: Sequence[Record]) -> dict[str, int]:
+    """Count the answers for which the plain model ran instead of the method, by reason."""
+    if label.partition("(")[0] == REFERENCE:
+        return {}
+    return dict(Counter(record.reason or "no reason given" for record in records if record.method_ran == REFERENCE))
+
+
+def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], records: Sequence[Record]) -> list[str]:
+    notes = []
+    few = min(len(curve.questions) for curve in scores)
+    if few < MIN_QUESTIONS:
+        notes.append(f"{few} questions are too few for intervals; at least {MIN_QUESTIONS} are needed.")
+    if len({curve.questions for curve in scores}) > 1:
+        notes.append("The methods answered different questions; differences cover only the questions in common.")
+    if len({curve.positions for curve in scores}) > 1:
+        notes.append("The methods ran at different positions; differences cover only the positions in common.")
+    if REFERENCE not in methods:
+        notes.append(f"{REFERENCE!r} did not run, so there are no differences from it.")
+    for label, method in methods.items():
+        if undecided := method.get("judge", {}).get("undecided"):
+            notes.append(f"{label}: {undecided:.0%} of the answers have no verdict. They score 0.5.")
+        for reason, count in method["ran_plain"].items():
+            notes.append(f"{label}: {count} of {method['rows']} answers came from the plain model: {reason}")
+    notes += [
+        f"Passages were cut to {words} words around the gold answer. Passages without the gold answer were cut to "
+        f"their first {words} words (shorten={words})."
+        for words in sorted({record.shorten for record in records if record.shorten is not None})
+    ]
+    if copied := sorted({record.method for record in records if record.copied}):
+        notes.append(
+            "These methods ran with one document order, and their results were copied to the other orders: "
+            f"{', '.join(copied)}. The invariance of these methods is assumed here, not measured."
+        )
+    return notes
+
+
+def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
+    """Return the part of a method's summary for one measure, or {} without data."""
+    return method if measure == ACCURACY else method[measure] or {}
+
+
+def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
+    """Compute scores by position and their mean. With several positions, add ``CURVE_FIGURES`` and the chance gap."""
+    if not scores.questions:
+        return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*CURVE_FIGURES, "gap_by_chance"))}
+    curve = bootstrap.compute_curve(scores, bounds=bounds)
+    figures = {name: [interval.as_list() for interval in intervals] for name, intervals in curve.items()}
+    several = len(scores.positions) > 1
+    return {
+        "by_position": _by_position(scores, figures["by_position"]),
+        "mean": figures["mean"][0],
+        **{name: figures[name][0] if several else None for name in CURVE_FIGURES},
+        "gap_by_chance": bootstrap.estimate_chance_gap(scores) if several else None,
+    }
+
+
+def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
+    """Compute a method's differences from the plain model. Return None without a common question and position.
+
+    - ``mean``: the method's mean, minus the plain model's mean.
+    - ``worst``: the method's mean, minus the plain model's score at its worst position.
+    - ``best``: the method's mean, minus the plain model's score at its best position.
+    - ``worst_to_worst``: the difference of the scores at the worst positions.
+    - ``gap``: the difference of the gaps.
+    - ``by_position``: the method's score at each position, minus the plain model's mean.
+
+    ``most`` is the largest possible difference of two scores, such as 1 for accuracies.
+    """
+    first, second = scores.restrict_to_common(plain)
+    if not first.values.size:
+        return None
+    counts, several = intervals.draw_counts(len(first.questions)), len(first.positions) > 1
+    values = (first.values, second.values)
+    ours, theirs = ((bootstrap.summarise_scores(side), bootstrap.summarise_draws(side, counts)) for side in values)
+    minus: dict[str, Any] = {}
+    for name, (of, subtracted) in MINUS_PLAIN.items():
+        means = subtracted == "mean"
+        once, samples = (getattr(one, of) - getattr(other, subtracted) for one, other in zip(ours, theirs, strict=True))
+        bounds = None if means else (-most, most)
+        figures = [interval.as_list() for interval in bootstrap.compute_intervals(once, samples, bounds)]
+        if of == "by_position":
+            minus[name] = _by_position(first, figures)
+        else:
+            minus[name] = figures[0] if several or means else None
+    return minus
+
+
+def optional_share(values: Mapping[str, float]) -> Estimate | None:
+    """Return the mean and interval of ``values`` as a list, or None without values."""
+    return intervals.share(values).as_list() if values else None
+
+
+def _by_position(scores: Scores, figures: Sequence[Estimate]) -> dict[str, Estimate]:
+    """Make a dict of results by position. Omit the position -1, which means no gold document."""
+    return {str(position): figure for position, figure in zip(scores.positions, figures, strict=True) if position >= 0}
+
+
+def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:
+    """Summarise one method's log-probabilities of gold answers.
+
+    The result has the entries of ``curve_figures``, an entry ``minus_plain``, and these means:
+
+    - ``spread``: range of a question's log-probability over the document orders.
+    - ``kl``: KL(plain || method) of the token after the prompt.
+    - ``agreement``: 1 if the most probable token after the prompt is the plain model's, else 0.
+    - ``answer_tokens``: number of tokens of the gold answer.
+    """
+    measured = [record for record in records if record.logprob is not None]
+    return {
+        "questions": len(scores.questions),
+        **curve_figures(scores, NATS),
+        "minus_plain": None if plain is None else minus_plain(scores, plain),
+        "spread": optional_share(per_question.logprob_spreads(measured)),
+        "kl": optional_share(mean_by_question(measured, attrgetter("kl"))),
+        "agreement": optional_share(mean_by_question(measured, attrgetter("agrees"))),
+        "answer_tokens": sum(record.answer_tokens or 0 for record in measured) / len(measured),
+    }
