@@ -1,6 +1,6 @@
 """Remove position bias from retrieval-augmented generation with Hugging Face models."""
 
-from ragbias import lazy
+import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy.exports(__name__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __version__ = "0.1.0"

@@ -4,6 +4,6 @@
 each held-out question, it compares the answer's log-probabilities with and without the LoRA (``receipt``).
 """
 
-from ragbias import lazy
+import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy.exports(__name__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

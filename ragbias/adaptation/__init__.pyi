@@ -1,3 +1,3 @@
-from ragbias.adaptation.settings import AdaptSettings as AdaptSettings
-from ragbias.data.questions import Question as Question
-from ragbias.data.questions import read_questions as read_questions
+from .settings import AdaptSettings as AdaptSettings
+from .sources import Question as Question
+from .sources import read_questions as read_questions

@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from ragbias.data.questions import Question, read_questions
+from ragbias.data.questions import Question as Question
+from ragbias.data.questions import read_questions as read_questions
 from ragbias.data.texts import read_chunks
 from ragbias.errors import DataError
 

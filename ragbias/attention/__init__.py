@@ -1,5 +1,5 @@
 """Attention over segments of keys at assigned positions, the basis of all methods that change attention."""
 
-from ragbias import lazy
+import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy.exports(__name__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

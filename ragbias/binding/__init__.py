@@ -1,5 +1,5 @@
 """Attach a method to an unmodified transformers model."""
 
-from ragbias import lazy
+import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy.exports(__name__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,2 +1,2 @@
-from ragbias.binding.architectures import ARCHITECTURES as ARCHITECTURES
-from ragbias.binding.architectures import Architecture as Architecture
+from .architectures import ARCHITECTURES as ARCHITECTURES
+from .architectures import Architecture as Architecture

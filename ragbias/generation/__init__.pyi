@@ -1,8 +1,8 @@
-from ragbias.generation.arguments import GenerationArguments as GenerationArguments
-from ragbias.generation.arguments import GenerationSettings as GenerationSettings
-from ragbias.generation.request import Generation as Generation
-from ragbias.generation.request import Report as Report
-from ragbias.generation.request import Request as Request
-from ragbias.generation.request import Score as Score
-from ragbias.generation.request import Usage as Usage
-from ragbias.generation.streaming import Stream as Stream
+from .arguments import GenerationArguments as GenerationArguments
+from .arguments import GenerationSettings as GenerationSettings
+from .request import Generation as Generation
+from .request import Report as Report
+from .request import Request as Request
+from .request import Score as Score
+from .request import Usage as Usage
+from .streaming import Stream as Stream

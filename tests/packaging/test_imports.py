@@ -14,5 +14,5 @@ def test_every_name_of_a_stub_is_there(stub):
     names = [line.split()[-1] for line in stub.read_text().splitlines() if line.startswith("from")]
     assert set(package.__all__) <= {*names} <= {*dir(package)}
     assert all(getattr(package, name) is not None for name in names)
-    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+    with pytest.raises(AttributeError, match="no_such_name"):
         getattr(package, "no_such_name")  # noqa: B009
