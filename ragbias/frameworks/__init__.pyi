@@ -8,7 +8,6 @@ from .chat_documents import join_parts as join_parts
 from .chat_documents import render_conversation as render_conversation
 from .direct_searches import SearchWatch as SearchWatch
 from .missing_documents import LocatedDocuments as LocatedDocuments
-from .missing_documents import MissingDocuments as MissingDocuments
 from .missing_documents import OnMissing as OnMissing
 from .options import RagBiasOptions as RagBiasOptions
 from .options import StopStrings as StopStrings

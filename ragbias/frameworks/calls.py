@@ -48,8 +48,16 @@ class Call:
 class FrameworkModel(BaseModel):
     """Fields and steps that the models of all integrations share.
 
-    A subclass sets ``_reports``, the last report of each model, and ``_missing``, the check for missing documents.
+    A subclass sets the class variable ``reports``, and calls ``open_model`` after the validation of its fields.
     """
+
+    reports: ClassVar[LastReports]
+    """The last report of each model. The framework's models share it."""
+    missing_remedy: ClassVar[str] = "Pass documents= as they occur in the prompt"
+    """Advice in warnings and errors for users who passed no documents, if documents are missing."""
+    complete_sources: ClassVar[frozenset[str]] = frozenset()
+    """Values of ``Report.source``, besides ``documents`` and ``segmenter``, whose documents must all occur in the
+    prompt."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
 
@@ -77,7 +85,6 @@ class FrameworkModel(BaseModel):
     options: RagBiasOptions = Field(default_factory=RagBiasOptions)
     """Rarely needed settings. Each is also a keyword argument of the constructor, e.g. ``top_p=0.9``."""
 
-    _reports: ClassVar[LastReports]
     _missing: MissingDocuments = PrivateAttr()
     _owner: Owner = PrivateAttr(default_factory=Owner)
 
@@ -104,12 +111,12 @@ class FrameworkModel(BaseModel):
     @property
     def last_report(self) -> dict[str, Any] | None:
         """The report of the last request in this thread or task: the method that ran, and the documents."""
-        return self._reports.last_report(self._owner)
+        return self.reports.last_report(self._owner)
 
     def _store_report(self, report: dict[str, Any]) -> None:
-        self._reports.store(self._owner, report)
+        self.reports.store(self._owner, report)
 
-    def _open_model(self, name_field: str, lm: LanguageModel | None, model_kwargs: Mapping[str, Any]) -> None:
+    def open_model(self, name_field: str, lm: LanguageModel | None, model_kwargs: Mapping[str, Any]) -> None:
         """Check the fields, and set ``lm``. Fields that the user did not set get the model's settings.
 
         Args:
@@ -117,6 +124,7 @@ class FrameworkModel(BaseModel):
             lm: the model. ``None`` connects to the server at ``base_url``, or loads a model.
             model_kwargs: arguments for loading the model.
         """
+        self._missing = MissingDocuments(self.missing_remedy, self.complete_sources)
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
         defaults = self._call_defaults().items()
@@ -183,13 +191,13 @@ class FrameworkModel(BaseModel):
         owners = (self, self.options)
         return {name: getattr(owner, name) for name in DEFAULTS for owner in owners if name in type(owner).model_fields}
 
-    def _merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> Call:
+    def merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> Call:
         """Merge the arguments of a call with the model's fields. Arguments take precedence."""
         merged = {"method": self.method, **self._call_defaults(), **arguments}
         documents, method = merged.pop("documents", None), methods.get(merged.pop("method"), model_name)
         return Call(documents, method, GenerationSettings.from_arguments(merged, batch_size))
 
-    def _prepare_call(
+    def prepare_call(
         self,
         prompt: str,
         call: Call,

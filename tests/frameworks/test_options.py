@@ -11,7 +11,7 @@ class Model(FrameworkModel):
     model_id: str = ""
 
     def load(self, lm=None):
-        self._open_model("model_id", lm, {})
+        self.open_model("model_id", lm, {})
         return self
 
 

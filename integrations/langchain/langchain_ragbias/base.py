@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from langchain_core.language_models import LangSmithParams
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from langchain_ragbias import arguments
@@ -22,7 +22,6 @@ from ragbias.frameworks import (
     FrameworkModel,
     LanguageModel,
     LastReports,
-    MissingDocuments,
     RagBiasOptions,
     StopStrings,
     rename_arguments,
@@ -46,13 +45,10 @@ class RagBiasModel(FrameworkModel):
     batch_size: int = Field(default=8, ge=1)
     """Maximum number of prompts that run as one padded batch."""
 
-    _reports: ClassVar[LastReports] = reports
-    _missing: MissingDocuments = PrivateAttr(
-        default_factory=lambda: MissingDocuments(
-            "If the chain rewrites the documents or passes them to several calls, use chain_type='stuff' and print "
-            "page_content unchanged; otherwise, pass documents= as they occur in the prompt, or retrieve inside the "
-            "chain"
-        )
+    reports: ClassVar[LastReports] = reports
+    missing_remedy: ClassVar[str] = (
+        "If the chain rewrites the documents or passes them to several calls, use chain_type='stuff' and print "
+        "page_content unchanged; otherwise, pass documents= as they occur in the prompt, or retrieve inside the chain"
     )
 
     @model_validator(mode="before")
@@ -73,7 +69,7 @@ class RagBiasModel(FrameworkModel):
         lm: LanguageModel | None = self.lm
         if isinstance(lm, DebiasedLM) and self._names_another_model(lm):
             lm = None
-        self._open_model("model_id", lm, self.model_kwargs)
+        self.open_model("model_id", lm, self.model_kwargs)
         if lm is None and self.options.model is None and isinstance(self.lm, DebiasedLM):
             arguments.loading_arguments[self.lm] = (self.model_id, self.model_kwargs)
         return self
@@ -106,7 +102,7 @@ class RagBiasModel(FrameworkModel):
             call["documents"] = document_texts(call["documents"])
         if "pipeline_kwargs" in call:
             call = {**arguments.convert_pipeline_kwargs(call.pop("pipeline_kwargs")), **call}
-        return self._merge_arguments(call, self.model_id, self.batch_size)
+        return self.merge_arguments(call, self.model_id, self.batch_size)
 
     @classmethod
     def from_model_id(

@@ -326,7 +326,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         chat = render_conversation(self.lm.chat_text, template_messages(messages), form, call.documents)
         artifacts = [*chat.blocks, *artifact_texts(messages)]
         located = locate_documents(chat.prompt, call.documents, self.segmenter, parent, artifacts, chat.boundaries)
-        return self._prepare_call(chat.prompt, call, located, form, chat.turns)
+        return self.prepare_call(chat.prompt, call, located, form, chat.turns)
 
     def _to_result(self, prepared: PreparedCall, generation: Generation) -> ChatResult:
         content, calls = prepared.form.read(generation.text)

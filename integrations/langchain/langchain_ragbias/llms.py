@@ -149,7 +149,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
             else:
                 parent = listener.parent_of_prompt(prompt)
             located = locate_documents(prompt, call.documents, self.segmenter, parent)
-            prepared.append(self._prepare_call(prompt, call, located))
+            prepared.append(self.prepare_call(prompt, call, located))
         return prepared
 
     def _answer(

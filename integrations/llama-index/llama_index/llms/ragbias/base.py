@@ -48,7 +48,6 @@ from ragbias.frameworks import (
     FrameworkModel,
     GrowingAnswer,
     LastReports,
-    MissingDocuments,
     PreparedCall,
     RenderedConversation,
     StopStrings,
@@ -103,15 +102,13 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
     options: RagBiasLLMOptions = Field(default_factory=RagBiasLLMOptions)
     """Rarely needed settings. Each is also a keyword argument of the constructor, e.g. ``top_p=0.9``."""
 
-    _reports: ClassVar[LastReports] = listener.reports
-    _missing: MissingDocuments = PrivateAttr(
-        default_factory=lambda: MissingDocuments(
-            "If LlamaIndex passes the documents to several calls, use response_mode='compact' or a larger "
-            "context_window; if a node parser splits a Document that joins nodes, index the nodes; if a template "
-            "rewrites nodes, or your code retrieves them, pass documents=... or use `with ragbias.documents(...)`",
-            complete=frozenset({"run"}),  # the prompt of a synthesis contains all its nodes
-        )
+    reports: ClassVar[LastReports] = listener.reports
+    missing_remedy: ClassVar[str] = (
+        "If LlamaIndex passes the documents to several calls, use response_mode='compact' or a larger "
+        "context_window; if a node parser splits a Document that joins nodes, index the nodes; if a template "
+        "rewrites nodes, or your code retrieves them, pass documents=... or use `with ragbias.documents(...)`"
     )
+    complete_sources: ClassVar[frozenset[str]] = frozenset({"run"})  # the prompt of a synthesis contains all its nodes
     _template_supports_tools: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")
@@ -134,7 +131,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
     def model_post_init(self, context: Any, /) -> None:
         """Load the model, and set unset fields from it."""
         super().model_post_init(context)
-        self._open_model("model_name", self.lm, {"device_map": self.options.device_map, **self.model_kwargs})
+        self.open_model("model_name", self.lm, {"device_map": self.options.device_map, **self.model_kwargs})
         self.context_window = context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.chat_template)
@@ -281,11 +278,11 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
 
     def _prepare_completion(self, prompt: str, formatted: bool, arguments: Mapping[str, Any]) -> PreparedCall:
         check_text("the prompt", prompt)
-        call = self._merge_arguments(self._convert_arguments(arguments), self.lm.name)
+        call = self.merge_arguments(self._convert_arguments(arguments), self.lm.name)
         if not formatted and self._completes_by_chat:
             return self._prepare_conversation([ChatMessage(content=prompt)], call, AnswerFormat())
         prompt = self._completion_prompt(prompt, formatted)
-        return self._prepare_call(prompt, call, listener.locate_documents(prompt, call.documents, self.segmenter))
+        return self.prepare_call(prompt, call, listener.locate_documents(prompt, call.documents, self.segmenter))
 
     def _convert_arguments(self, arguments: Mapping[str, Any], has_blocks: bool = False) -> dict[str, Any]:
         """Convert the arguments of a call.
@@ -310,7 +307,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         except UnsupportedToolsError:  # the call cannot be forced, but the model may write it
             form = answer_format(self.lm, tools)
         has_blocks = bool(conversation.last_documents(messages))
-        call = self._merge_arguments(self._convert_arguments(arguments, has_blocks), self.lm.name)
+        call = self.merge_arguments(self._convert_arguments(arguments, has_blocks), self.lm.name)
         return self._prepare_conversation(messages, call, replace(form, parallel=parallel))
 
     def _prepare_conversation(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
@@ -323,7 +320,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         if call.documents is None:
             call = replace(call, documents=tuple(*chat.blocks[:1]) or None)
         located = listener.locate_documents(chat.prompt, call.documents, self.segmenter, chat.boundaries)
-        return self._prepare_call(chat.prompt, call, located, form, chat.turns)
+        return self.prepare_call(chat.prompt, call, located, form, chat.turns)
 
     def _call_defaults(self) -> dict[str, Any]:
         defaults = convert_arguments(super()._call_defaults()) | convert_arguments(self.options.generate_kwargs)
