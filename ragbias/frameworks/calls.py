@@ -213,15 +213,7 @@ class FrameworkModel(BaseModel):
         """
         form = form or AnswerFormat()
         request = self.lm.prepare(prompt, boundaries=located.boundaries, method=call.method)
-        if call.method.needs_documents and located.checked:
-            self._missing.check(
-                request,
-                self.on_missing,
-                documents=call.documents,
-                segmenter=self.segmenter,
-                suspected=located.suspected,
-                checks=located.checks,
-            )
+        self._missing.check(request, located, self.on_missing, call.documents, self.segmenter)
         if messages is not None:
             request = with_messages(request, messages, form)
         settings = replace(call.settings, keep_special=form.keep_special)

@@ -25,14 +25,14 @@ class LocatedDocuments:
 
     Attributes:
         suspected: whether documents may be missing because a retrieval was not recorded.
-        checks: functions to call at the end of a run that retrieved no documents; ``None`` outside a run.
-        checked: whether to check for missing documents.
+        warn_at_end: functions to call at the end of a run that retrieved no documents; ``None`` outside a run.
+        must_be_complete: whether missing documents are a mistake.
     """
 
     boundaries: Boundaries
     suspected: bool = False
-    checks: list[Callable[[], None]] | None = None
-    checked: bool = True
+    warn_at_end: list[Callable[[], None]] | None = None
+    must_be_complete: bool = True
 
 
 @dataclass
@@ -51,28 +51,28 @@ class MissingDocuments:
     def check(
         self,
         request: Request,
+        located: LocatedDocuments,
         on_missing: OnMissing,
-        *,
         documents: Sequence[object] | None = None,
         segmenter: object = None,
-        suspected: bool = False,
-        checks: list[Callable[[], None]] | None = None,
     ) -> None:
         """Warn or raise an error if the request's method needs documents and some are missing.
 
         A single document is accepted if no others are expected, because one document has no order. An empty list
-        ``documents=[]`` is accepted too.
+        ``documents=[]`` is accepted too. In a run without documents so far, warnings go to ``located.warn_at_end``.
 
         Args:
             on_missing: whether to warn, to raise an error, or to do nothing.
             documents: documents of the call; default: the documents of an enclosing ``ragbias.documents`` block.
             segmenter: segmenter of the call, if any.
-            suspected, checks: see ``LocatedDocuments``. In a run without documents so far, warnings go to ``checks``.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the plain model would answer.
             DocumentNotFoundError: with ``on_missing="raise"``, if some of the expected documents are missing.
         """
+        needs_documents = request.origin.method_requested.needs_documents
+        if on_missing == "ignore" or not (needs_documents and located.must_be_complete):
+            return
         report, boundaries = request.report, request.origin.boundaries
         explicit = bool(current_documents() if documents is None else documents)
         one_of_several = report.n_found == 1 and report.source not in EXPLICIT  # some steps of a chain use one document
@@ -82,8 +82,6 @@ class MissingDocuments:
         plain = bool(request.origin.why_plain)
         too_few = plain and not (all_found and report.n_found < 2)
         lost = not all_found or (explicit and report.source not in CERTAIN)
-        if on_missing == "ignore":
-            return
         if boundaries.n_untreated > 1 and not too_few:
             message = (
                 f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval. The order "
@@ -99,10 +97,10 @@ class MissingDocuments:
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         kind = re.sub(r"\d+", "", report.reason)
         warn = partial(self._lines.warn, message, MissingDocumentsWarning, kind)
-        if checks is None or report.n_expected or report.n_found or suspected:
+        if located.warn_at_end is None or report.n_expected or report.n_found or located.suspected:
             warn()
         else:
-            checks.append(warn)
+            located.warn_at_end.append(warn)
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if STRIPPING_HELPS in report.reason:

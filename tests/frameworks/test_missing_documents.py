@@ -7,7 +7,7 @@ import pytest
 
 from ragbias.boundaries import Boundaries
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
-from ragbias.frameworks.missing_documents import MissingDocuments
+from ragbias.frameworks.missing_documents import LocatedDocuments, MissingDocuments
 from ragbias.methods import RoToR
 
 TEXT = "Context: one gate. two gates. three gates. Which?"
@@ -23,6 +23,9 @@ def policy() -> MissingDocuments:
 
 def found(source, expected, count, absent=0):
     return Boundaries(SPANS[:count], source, expected, "", n_absent=absent)
+
+
+LOCATED = LocatedDocuments(found("none", 0, 0))  # the boundaries of the request are checked
 
 
 @pytest.mark.parametrize(
@@ -46,12 +49,12 @@ def found(source, expected, count, absent=0):
 def test_only_what_misses_documents_is_an_error(lm, policy, boundaries, explicit, error):
     request = lm.prepare(TEXT, boundaries=boundaries)
     documents = ["one gate."] if explicit else None
-    policy.check(request, "ignore", documents=documents)
+    policy.check(request, LOCATED, "ignore", documents=documents)
     if error is None:
-        policy.check(request, "raise", documents=documents)
+        policy.check(request, LOCATED, "raise", documents=documents)
     else:
         with pytest.raises(error, match=r"pine needs the retrieved documents.*; on_missing='ignore' silences this\."):
-            policy.check(request, "raise", documents=documents)
+            policy.check(request, LOCATED, "raise", documents=documents)
 
 
 @pytest.mark.parametrize(
@@ -70,27 +73,27 @@ def test_only_what_misses_documents_is_an_error(lm, policy, boundaries, explicit
 def test_the_advice_is_what_the_user_has_not_done(lm, policy, boundaries, given, advice):
     request = lm.prepare(TEXT, boundaries=boundaries)
     with pytest.raises((DocumentNotFoundError, NoDocumentsError), match=rf"in the prompt, so .*\. {advice}"):
-        policy.check(request, "raise", **given)
+        policy.check(request, LOCATED, "raise", **given)
 
 
 def test_documents_without_a_question_after_them_are_missed(lm, policy):
     request = lm.prepare(TEXT[: SPANS[-1][1]], boundaries=found("run", 3, 3))
     with pytest.raises(NoDocumentsError, match="only the plain model can answer"):
-        policy.check(request, "raise")
+        policy.check(request, LOCATED, "raise")
 
 
 def test_a_selective_method_that_stays_out_misses_nothing(lm, policy):
     request = lm.prepare(TEXT, boundaries=found("run", 3, 3), method=RoToR(selective=True))
-    policy.check(request, "raise")
+    policy.check(request, LOCATED, "raise")
 
 
 def test_a_success_does_not_spend_the_missing_warning(lm, policy):
-    policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 3)), "warn")
+    policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 3)), LOCATED, "warn")
     request = lm.prepare("Hello.", boundaries=found("none", 0, 0))
     with pytest.warns(
         MissingDocumentsWarning, match=r"located none .*\. Retrieve inside .*, or documents=\[\] if"
     ) as seen:
-        policy.check(request, "warn")
+        policy.check(request, LOCATED, "warn")
     assert [each.filename for each in seen] == [__file__]
 
 
@@ -102,44 +105,45 @@ def test_a_line_warns_once_for_each_reason(lm, policy):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for request in requests:
-            policy.check(request, "warn")
+            policy.check(request, LOCATED, "warn")
     assert ["nothing known" in str(each.message) for each in seen] == [True, False]
 
 
 def test_one_of_several_documents_without_traces_is_no_mistake(lm):
     policy = MissingDocuments("Retrieve inside the chain", frozenset({"run"}))
-    policy.check(lm.prepare(TEXT, boundaries=Boundaries(SPANS[:1], "run", 4, "", n_absent=3)), "raise")
+    policy.check(lm.prepare(TEXT, boundaries=Boundaries(SPANS[:1], "run", 4, "", n_absent=3)), LOCATED, "raise")
     with pytest.raises(NoDocumentsError, match="located 1 of 4"):
-        policy.check(lm.prepare(TEXT, boundaries=Boundaries(SPANS[:1], "run", 4, "", n_absent=2)), "raise")
+        policy.check(lm.prepare(TEXT, boundaries=Boundaries(SPANS[:1], "run", 4, "", n_absent=2)), LOCATED, "raise")
 
 
 def test_a_call_that_says_there_are_none_is_no_mistake(lm, policy):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        policy.check(lm.prepare("Hello.", documents=[]), "warn", documents=[])
+        policy.check(lm.prepare("Hello.", documents=[]), LOCATED, "warn", documents=[])
 
 
 def test_in_a_run_the_warning_waits_for_its_end(lm, policy):
     plain = lm.prepare("Hello.", boundaries=found("none", 0, 0))
-    checks = []
+    located = LocatedDocuments(found("none", 0, 0), warn_at_end=[])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        policy.check(plain, "warn", checks=checks)
+        policy.check(plain, located, "warn")
     with pytest.warns(MissingDocumentsWarning, match="located none in the prompt"):
-        checks[0]()
+        located.warn_at_end[0]()
 
 
 def test_a_suspicion_warns(lm, policy):
+    located = LocatedDocuments(found("none", 0, 0), suspected=True, warn_at_end=[])
     with pytest.warns(MissingDocumentsWarning):
-        policy.check(lm.prepare("Hello.", boundaries=found("none", 0, 0)), "warn", suspected=True)
+        policy.check(lm.prepare("Hello.", boundaries=found("none", 0, 0)), located, "warn")
 
 
 def test_a_complete_source_misses_what_a_chain_may_drop(lm, policy):
     boundaries = found("run", 3, 2, absent=1)
-    policy.check(lm.prepare(TEXT, boundaries=boundaries), "raise")
+    policy.check(lm.prepare(TEXT, boundaries=boundaries), LOCATED, "raise")
     policy = MissingDocuments("Retrieve inside the chain", frozenset({"run"}))
     with pytest.raises(DocumentNotFoundError, match="located 2 of 3 expected documents in the prompt, so it treats"):
-        policy.check(lm.prepare(TEXT, boundaries=boundaries), "raise")
+        policy.check(lm.prepare(TEXT, boundaries=boundaries), LOCATED, "raise")
 
 
 def test_a_warning_names_the_users_line_and_comes_once_for_each(lm, policy):
@@ -147,8 +151,8 @@ def test_a_warning_names_the_users_line_and_comes_once_for_each(lm, policy):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(2):
-            policy.check(request, "warn")
-            policy.check(request, "warn")
+            policy.check(request, LOCATED, "warn")
+            policy.check(request, LOCATED, "warn")
     assert [each.filename for each in seen] == [__file__, __file__]
     assert seen[1].lineno == seen[0].lineno + 1
 
@@ -158,7 +162,7 @@ def test_a_thread_without_code_of_the_users_warns_once(lm, policy):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(2):
-            thread = threading.Thread(target=policy.check, args=(request, "warn"))
+            thread = threading.Thread(target=policy.check, args=(request, LOCATED, "warn"))
             thread.start()
             thread.join()
     assert [each.category for each in seen] == [MissingDocumentsWarning]

@@ -66,7 +66,7 @@ class RunTree:
     runs: set[UUID] = field(default_factory=set)  # runs that have not ended
     failure: str = ""  # why the listener may have missed documents
     on_end: list[Callable[[], None]] = field(default_factory=list)  # called when the root run ends or is dropped
-    checks: list[Callable[[], None]] = field(default_factory=list)  # called at the end if nothing was retrieved
+    warn_at_end: list[Callable[[], None]] = field(default_factory=list)  # called at the end if nothing was retrieved
     last_start: float = field(default_factory=time.monotonic)  # start of the latest run
 
     def add_retrieval(self, texts: Sequence[str], retrieved: bool) -> None:
@@ -232,7 +232,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 self._drop_tree(next(iter(self._trees)))
 
     def _close_run(self, run_id: UUID) -> None:
-        checks: list[Callable[[], None]] = []
+        warn_at_end: list[Callable[[], None]] = []
         with self._lock:
             root = self._roots.pop(run_id, None)
             self._prompts.pop(run_id, None)
@@ -241,9 +241,9 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 tree.runs.discard(run_id)
                 if run_id == root or (not tree.runs and root not in self._roots):
                     self._drop_tree(root)
-                    checks = [] if tree.retrievals else tree.checks
-        for check in checks:
-            check()
+                    warn_at_end = [] if tree.retrievals else tree.warn_at_end
+        for warn in warn_at_end:
+            warn()
 
     def _drop_tree(self, root: UUID) -> None:
         tree = self._trees.pop(root)
@@ -346,7 +346,7 @@ def locate_documents(
         segmenter=segmenter,
     )
     boundaries = replace(boundaries, reason="; ".join(filter(None, (boundaries.reason, tree.failure))))
-    return LocatedDocuments(boundaries, bool(tree.failure), tree.checks if tree.runs else None)
+    return LocatedDocuments(boundaries, bool(tree.failure), tree.warn_at_end if tree.runs else None)
 
 
 def install_listener(*, searches: bool = True) -> None:

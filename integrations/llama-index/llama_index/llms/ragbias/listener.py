@@ -49,7 +49,7 @@ class Run:
     """A root span that has not ended."""
 
     on_end: list[Callable[[], None]]
-    checks: list[Callable[[], None]] = field(default_factory=list)  # called at the end if nothing was retrieved
+    warn_at_end: list[Callable[[], None]] = field(default_factory=list)  # called at the end if nothing was retrieved
     has_retrieval: bool = False
 
 
@@ -147,7 +147,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             _extraction.set(None)
         with self._state_lock:
             run = self._runs.pop(id_, None)
-        for call in () if run is None else [*run.on_end, *([] if run.has_retrieval else run.checks)]:
+        for call in () if run is None else [*run.on_end, *([] if run.has_retrieval else run.warn_at_end)]:
             call()
 
     def _streaming_synthesis(self) -> Synthesis | None:
@@ -288,7 +288,8 @@ def locate_documents(
     """
     boundaries = boundaries or _locate(prompt, current_documents() if documents is None else documents, segmenter)
     run = None if _listener is None else _listener.current_run()
-    return LocatedDocuments(boundaries, checks=None if run is None else run.checks, checked=_extraction.get() is None)
+    warn_at_end, must_be_complete = None if run is None else run.warn_at_end, _extraction.get() is None
+    return LocatedDocuments(boundaries, warn_at_end=warn_at_end, must_be_complete=must_be_complete)
 
 
 def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter | None) -> Boundaries:
