@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
@@ -51,14 +52,8 @@ class ChatDocument(NamedTuple):
         return KnownText(self.text, [*printed, *KnownText.of(self.text, self.fields, self.id).fields])
 
 
-class RenderedPrompt(NamedTuple):
-    """The text of a prompt, and the boundaries of its documents."""
-
-    text: str
-    boundaries: Boundaries
-
-
-class RenderedConversation(NamedTuple):
+@dataclass(frozen=True)
+class RenderedConversation:
     """The prompt of a conversation. ``blocks`` are the documents of each message, the latest message first."""
 
     prompt: str
@@ -197,8 +192,8 @@ def render_conversation(
 
 def render_if_absent(
     chat_text: Callable[..., str], documents: Sequence[ChatDocument], messages: Iterable[Message] = ()
-) -> RenderedPrompt | None:
-    """Render documents with the chat template if the conversation does not contain them.
+) -> tuple[str, Boundaries] | None:
+    """Render documents with the chat template if the conversation does not contain them, and locate them.
 
     Return ``None`` if the conversation contains all of them, if ``messages`` contain some of them as separate blocks,
     or if the template does not support documents.
@@ -213,8 +208,8 @@ def render_if_absent(
 
 def render_documents(
     plain: str, chat_text: Callable[..., str], documents: Sequence[ChatDocument]
-) -> RenderedPrompt | None:
-    """Render documents with a chat template that supports them, such as Granite's.
+) -> tuple[str, Boundaries] | None:
+    """Render documents with a chat template that supports them, such as Granite's, and locate them.
 
     Args:
         plain: the prompt without documents.
@@ -230,16 +225,16 @@ def render_documents(
 
         prompt = render(texts)
         if prompt != plain:
-            found, marked_prompt = locate_all(prompt, documents), locate_printed(render, texts)
+            found, marked = locate_all(prompt, documents), locate_printed(render, texts)
             # if one document contains another, only the marks show which is which
-            if marked_prompt is not None and (found is None or found.texts != marked_prompt.boundaries.texts):
-                return marked_prompt
+            if marked is not None and (found is None or found.texts != marked[1].texts):
+                return marked
             if found is not None:
-                return RenderedPrompt(prompt, found)
+                return prompt, found
     return None
 
 
-def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt | None:
+def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> tuple[str, Boundaries] | None:
     """Render texts, and locate them by rendering a unique mark instead of each text.
 
     Return ``None`` if a mark is missing, repeated or out of order, or if the text around the marks changes.
@@ -255,4 +250,4 @@ def locate_printed(render: Callable[[Sequence[str]], str], texts: Sequence[str])
     ends = accumulate(len(part + text) for part, text in zip(parts, texts, strict=False))
     spans = tuple((end - len(text), end) for end, text in zip(ends, texts, strict=True))
     n_left_plain = count_outside(text, occurrences_by_document(text, texts), spans)
-    return RenderedPrompt(text, Boundaries(spans, "documents", len(texts), "", n_left_plain, texts=spans))
+    return text, Boundaries(spans, "documents", len(texts), "", n_left_plain, texts=spans)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
+from ragbias.boundaries import Boundaries
 from ragbias.frameworks import AnswerFormat, answer_format, chat_documents, supports_tools
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.frameworks.chat_documents import RenderedPrompt
 from ragbias.generation import Generation, GenerationSettings, Request
 from ragbias.generation.arguments import SAMPLING
 from ragbias.lm import DebiasedLM
@@ -234,19 +234,19 @@ class ServedModel(Scheduler):
         metrics.cached_tokens.labels(self.name).inc(usage.cached_tokens)
         return generation
 
-    def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> RenderedPrompt:
+    def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
         chat_text, messages = prompts.chat_renderer(self.lm, body), prompts.template_messages(body)
         documents = prompts.documents_of(body, self._settings.max_documents)
         return prompts.render_chat(chat_text, messages, documents, form, self._settings)
 
-    def _completion_prompt(self, body: CompletionRequest) -> RenderedPrompt:
+    def _completion_prompt(self, body: CompletionRequest) -> tuple[str, Boundaries]:
         prompts.check_characters(body.prompt, self.lm, "prompt")
         documents = prompts.documents_of(body, self._settings.max_documents)
         if not documents:
-            return RenderedPrompt(body.prompt, prompts.locate_documents(body.prompt, self._settings, documents))
+            return body.prompt, prompts.locate_documents(body.prompt, self._settings, documents)
         if (boundaries := chat_documents.locate_all(body.prompt, documents)) is None:
             raise prompts.missing_documents("prompt", body.prompt, documents)
-        return RenderedPrompt(body.prompt, boundaries)
+        return body.prompt, boundaries
 
     def _generation_settings(self, body: RequestBody) -> GenerationSettings:
         name, max_tokens = "max_tokens", body.max_tokens

@@ -15,7 +15,6 @@ from ragbias.boundaries.locating import NOTHING_GIVEN
 from ragbias.boundaries.recognisers import document_elements
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import AnswerFormat, ChatDocument, chat_documents, tool_use
-from ragbias.frameworks.chat_documents import RenderedPrompt
 from ragbias.generation import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -113,8 +112,8 @@ def render_chat(
     documents: Sequence[ChatDocument] | None,
     form: AnswerFormat,
     settings: ServerSettings,
-) -> RenderedPrompt:
-    """Render a conversation with its documents as one prompt.
+) -> tuple[str, Boundaries]:
+    """Render a conversation with its documents as one prompt, and locate the documents.
 
     If the messages contain all ``documents``, the documents stay in place. If the messages contain none, the chat
     template renders the documents. If the template does not support documents, they are inserted at the beginning of
@@ -132,10 +131,10 @@ def render_chat(
         check_document_count(latest, settings.max_documents)
     chat = chat_documents.render_conversation(chat_text, messages, form, documents)
     if chat.boundaries is not None:
-        return RenderedPrompt(chat.prompt, chat.boundaries)
+        return chat.prompt, chat.boundaries
     if documents:
         if (boundaries := chat_documents.locate_all(chat.prompt, documents)) is not None:
-            return RenderedPrompt(chat.prompt, boundaries)
+            return chat.prompt, boundaries
         check_copies(documents, (message["content"] for message in messages if message["role"] != "assistant"))
         users = [index for index, message in enumerate(messages) if message["role"] == "user"]
         if not users:
@@ -144,7 +143,7 @@ def render_chat(
         last = messages[users[-1]]
         messages[users[-1]] = {**last, "content": [*inserted, last["content"]]}
     elif not chat.blocks:
-        return RenderedPrompt(chat.prompt, locate_documents(chat.prompt, settings, documents))
+        return chat.prompt, locate_documents(chat.prompt, settings, documents)
 
     def render(texts: Sequence[str]) -> str:
         replaced = chat_documents.replace_documents(messages, [ChatDocument("", text) for text in texts])
@@ -154,7 +153,7 @@ def render_chat(
     return locate_inserted(render, [str(document) for document in chat_documents.message_documents(messages)[0]])
 
 
-def locate_inserted(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> RenderedPrompt:
+def locate_inserted(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> tuple[str, Boundaries]:
     """Render a prompt with documents, and locate them. Raise a 400 if the chat template changes their texts."""
     if (rendered := chat_documents.locate_printed(render, texts)) is None:
         message = "the model's chat template changes the documents; put them into the messages as text"
