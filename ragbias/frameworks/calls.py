@@ -21,9 +21,9 @@ from ragbias.display import validation_message
 from ragbias.errors import ArgumentError, MethodError
 from ragbias.frameworks.missing_documents import LocatedDocuments, MissingDocuments
 from ragbias.frameworks.options import RagBiasOptions
-from ragbias.frameworks.remote import LanguageModel, RemoteLM
+from ragbias.frameworks.remote import LanguageModel, RemoteLM, RemoteRequest
 from ragbias.frameworks.run_state import LastReports, Owner
-from ragbias.frameworks.tool_use import AnswerFormat, with_messages
+from ragbias.frameworks.tool_use import AnswerFormat
 from ragbias.generation import Generation, GenerationSettings, Request, Stream
 from ragbias.generation.arguments import SAMPLING
 from ragbias.limits import OnMissing
@@ -214,8 +214,9 @@ class FrameworkModel(BaseModel):
         form = form or AnswerFormat()
         request = self.lm.prepare(prompt, boundaries=located.boundaries, method=call.method)
         self._missing.check(request, located, self.on_missing, call.documents, self.segmenter)
-        if messages is not None:
-            request = with_messages(request, messages, form)
+        if isinstance(request, RemoteRequest):
+            fields = {"tools": list(form.tools) or None, **form.request_fields}
+            request = replace(request, messages=messages, fields=fields)
         settings = replace(call.settings, keep_special=form.keep_special)
         return PreparedCall(self.lm, self._store_report, request, settings, form)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ragbias.errors import ArgumentError
-from ragbias.frameworks.remote import LanguageModel, RemoteLM, RemoteRequest
+from ragbias.frameworks.remote import LanguageModel, RemoteLM
 from ragbias.frameworks.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
-from ragbias.generation import Generation, Request
+from ragbias.generation import Generation
 
 Tool = dict[str, Any]
 """A tool for chat templates: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
@@ -221,13 +221,6 @@ def answer_format(
             "forced; use tool_choice='auto', or a response_format for structured output"
         )
     return AnswerFormat(tools, beginning)
-
-
-def with_messages(request: Request, messages: Sequence[Message], form: AnswerFormat) -> Request:
-    """Add the conversation and the answer format to a request for a server. Return other requests unchanged."""
-    if not isinstance(request, RemoteRequest):
-        return request
-    return replace(request, messages=messages, fields={"tools": list(form.tools) or None, **form.request_fields})
 
 
 class GrowingAnswer:
