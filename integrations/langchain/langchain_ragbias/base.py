@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from langchain_core.language_models import LangSmithParams
+from langchain_core.outputs import LLMResult
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
@@ -30,6 +31,7 @@ from ragbias.frameworks import (
 from ragbias.generation.arguments import rename_max_tokens
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
+T = TypeVar("T")
 STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are not fields
 
 
@@ -103,6 +105,20 @@ class RagBiasModel(FrameworkModel):
         if "pipeline_kwargs" in call:
             call = {**arguments.convert_pipeline_kwargs(call.pop("pipeline_kwargs")), **call}
         return self.merge_arguments(call, self.model_id, self.batch_size)
+
+    def _record_report(self, result: T) -> T:
+        """Store the report of a result's last answer in the caller's context. Return the result.
+
+        The context of the run, where the report was stored, may differ, and a cached answer stored no report.
+        """
+        answer: object = result
+        if isinstance(result, LLMResult):
+            answer = result.generations[-1][0] if result.generations else None
+            answer = getattr(answer, "message", answer)
+        metadata = getattr(answer, "response_metadata", None) or getattr(answer, "generation_info", None) or {}
+        if "ragbias" in metadata:
+            self._store_report(metadata["ragbias"])
+        return result
 
     @classmethod
     def from_model_id(

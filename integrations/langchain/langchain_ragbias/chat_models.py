@@ -130,7 +130,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> LLMResult:
         if len(messages) < 2:
-            return self._record_result(super().generate(messages, stop, callbacks, run_id=run_id, **kwargs))
+            return self._record_report(super().generate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().generate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [chat], run_id=id) for chat, id in _with_ids(messages, run_id)]
         return self._merge_results(run_batched(self, runs, self.batch_size, self.lm.answer))
@@ -147,7 +147,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         if getattr(callbacks, "parent_run_id", None) is None:
             reports.forget()  # here, because changes in the contexts of LangChain's tasks are lost
         if len(messages) < 2:
-            return self._record_result(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
+            return self._record_report(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [chat], run_id=id) for chat, id in _with_ids(messages, run_id)]
         return self._merge_results(await arun_batched(self, runs, self.batch_size, self.lm.answer))
@@ -177,28 +177,18 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
 
     def _finish_batch(self, results: list[AIMessage | BaseException], return_exceptions: bool) -> list[AIMessage]:
-        self._store_last_report(results)
+        self._record_report(results[-1])
         return cast(list[AIMessage], results) if return_exceptions else raise_first_error(results)
 
     def _merge_results(self, outcomes: Sequence[LLMResult | BaseException]) -> LLMResult:
         results = raise_first_error(outcomes)
-        return self._record_result(
+        return self._record_report(
             LLMResult(
                 generations=[generations for result in results for generations in result.generations],
                 llm_output=self._combine_llm_outputs([result.llm_output for result in results]),
                 run=[run for result in results for run in result.run or []],
             )
         )
-
-    def _record_result(self, result: LLMResult) -> LLMResult:
-        """Store the last report in the caller's context, also if the answer was cached. Return the result."""
-        self._store_last_report([getattr(generations[0], "message", None) for generations in result.generations[-1:]])
-        return result
-
-    def _store_last_report(self, results: Sequence[object]) -> None:
-        """Store the last report of a batch in the caller's context, because runs have their own contexts."""
-        if results and (report := getattr(results[-1], "response_metadata", {}).get("ragbias")):
-            self._store_report(report)
 
     # LangChain's hooks
 

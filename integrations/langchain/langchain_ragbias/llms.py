@@ -8,8 +8,9 @@ from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
+from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseRunManager, CallbackManagerForLLMRun, Callbacks
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
@@ -67,20 +68,13 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         self, prompts: list[str], stop: list[str] | None = None, callbacks: PromptCallbacks = None, **kwargs: Any
     ) -> LLMResult:
         with _added_to_cache_key(kwargs):
-            return self._record_result(super().generate(prompts, stop, callbacks, **kwargs))
+            return self._record_report(super().generate(prompts, stop, callbacks, **kwargs))
 
     async def agenerate(
         self, prompts: list[str], stop: list[str] | None = None, callbacks: PromptCallbacks = None, **kwargs: Any
     ) -> LLMResult:
         with _added_to_cache_key(kwargs):
-            return self._record_result(await super().agenerate(prompts, stop, callbacks, **kwargs))
-
-    def _record_result(self, result: LLMResult) -> LLMResult:
-        """Store the last answer's report in the caller's context, also if the answer was cached. Return the result."""
-        info = (result.generations[-1][0].generation_info or {}) if result.generations else {}
-        if "ragbias" in info:
-            self._store_report(info["ragbias"])
-        return result
+            return self._record_report(await super().agenerate(prompts, stop, callbacks, **kwargs))
 
     def _generate(
         self,
@@ -89,8 +83,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        begin_request(run_manager)
-        return self._to_result(*self._answer(prompts, stop, run_manager, kwargs))
+        return self._to_result(*self._answer(prompts, stop, begin_request(run_manager), kwargs))
 
     async def _agenerate(
         self,
@@ -99,8 +92,8 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        begin_request(run_manager)
-        return self._to_result(*await bridge.run(partial(self._answer, prompts, stop, run_manager, kwargs)))
+        parent = begin_request(run_manager)
+        return self._to_result(*await bridge.run(partial(self._answer, prompts, stop, parent, kwargs)))
 
     def _stream(
         self,
@@ -109,8 +102,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
-        begin_request(run_manager)
-        (prepared,) = self._prepare([prompt], stop, run_manager, kwargs)
+        (prepared,) = self._prepare([prompt], stop, begin_request(run_manager), kwargs)
         with prepared.stream() as stream:
             for piece in stream:
                 chunk = GenerationChunk(text=piece)
@@ -126,8 +118,8 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
-        begin_request(run_manager)
-        (prepared,) = await bridge.run(lambda _: self._prepare([prompt], stop, run_manager, kwargs))
+        parent = begin_request(run_manager)
+        (prepared,) = await bridge.run(lambda _: self._prepare([prompt], stop, parent, kwargs))
         stream = prepared.stream()
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
@@ -138,15 +130,12 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         yield GenerationChunk(text="", generation_info=_generation_info(prepared, stream.generation))
 
     def _prepare(
-        self, prompts: list[str], stop: list[str] | None, run_manager: BaseRunManager | None, arguments: dict[str, Any]
+        self, prompts: list[str], stop: list[str] | None, parent: UUID | None, arguments: dict[str, Any]
     ) -> list[PreparedCall]:
         call = self._merge_call(arguments, stop)
         prepared = []
         for prompt in prompts:
-            # for several prompts, LangChain passes only the run manager of the first one
-            if run_manager is not None and len(prompts) == 1:
-                parent = run_manager.parent_run_id
-            else:
+            if len(prompts) > 1:  # LangChain passes only the run manager of the first prompt
                 parent = listener.parent_of_prompt(prompt)
             located = locate_documents(prompt, call.documents, self.segmenter, parent)
             prepared.append(self.prepare_call(prompt, call, located))
@@ -156,11 +145,11 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         self,
         prompts: list[str],
         stop: list[str] | None,
-        run_manager: BaseRunManager | None,
+        parent: UUID | None,
         arguments: dict[str, Any],
         cancelled: threading.Event | None = None,
     ) -> tuple[list[PreparedCall], list[Generation]]:
-        prepared = self._prepare(prompts, stop, run_manager, arguments)
+        prepared = self._prepare(prompts, stop, parent, arguments)
         requests = [call.request for call in prepared]
         return prepared, self.lm.answer(requests, prepared[0].settings, cancelled) if prepared else []
 
