@@ -1,6 +1,3 @@
-from .calls import Call as Call
-from .calls import FrameworkModel as FrameworkModel
-from .calls import PreparedCall as PreparedCall
 from .chat_documents import ChatDocument as ChatDocument
 from .chat_documents import RenderedConversation as RenderedConversation
 from .chat_documents import block_document as block_document
@@ -9,6 +6,9 @@ from .chat_documents import render_conversation as render_conversation
 from .direct_searches import SearchWatch as SearchWatch
 from .missing_documents import LocatedDocuments as LocatedDocuments
 from .missing_documents import OnMissing as OnMissing
+from .model import Call as Call
+from .model import FrameworkModel as FrameworkModel
+from .model import PreparedCall as PreparedCall
 from .options import RagBiasOptions as RagBiasOptions
 from .options import StopStrings as StopStrings
 from .options import rename_arguments as rename_arguments

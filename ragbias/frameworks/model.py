@@ -1,4 +1,4 @@
-"""The base class of the integrations' models, with the steps of a call: merge, prepare, answer and report."""
+"""The base class of the integrations' models: the steps of a call, then the loading of the model."""
 
 from __future__ import annotations
 
@@ -45,11 +45,41 @@ class Call:
     settings: GenerationSettings
 
 
+@dataclass(frozen=True)
+class PreparedCall:
+    """A prepared call of a model."""
+
+    lm: LanguageModel
+    store_report: Callable[[dict[str, Any]], None]
+    request: Request
+    settings: GenerationSettings
+    form: AnswerFormat
+
+    def answer(self, cancelled: threading.Event | None = None) -> Generation:
+        """Answer the request. Setting ``cancelled`` stops the computation at the next token."""
+        return self.lm.answer([self.request], self.settings, cancelled)[0]
+
+    def stream(self) -> Stream:
+        """Open a stream. Its report is stored at once, because the caller may close the stream early."""
+        stream = self.lm.stream_answer(self.request, self.settings)
+        self.store_report(stream.report.as_dict())
+        return stream
+
+    def finish(self, generation: Generation) -> dict[str, Any]:
+        """Store an answer's report. Return the details for a response: finish reason, report and log-probabilities."""
+        self.store_report(generation.report.as_dict())  # a copy, because the caller may change the returned dict
+        details = {"finish_reason": generation.finish_reason, "ragbias": generation.report.as_dict()}
+        logprobs = self.form.logprobs(self.lm, generation)
+        return details if logprobs is None else {**details, "logprobs": logprobs}
+
+
 class FrameworkModel(BaseModel):
     """Fields and steps that the models of all integrations share.
 
     A subclass sets the class variable ``reports``, and calls ``open_model`` after the validation of its fields.
     """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
 
     reports: ClassVar[LastReports]
     """The last report of each model. The framework's models share it."""
@@ -58,8 +88,6 @@ class FrameworkModel(BaseModel):
     complete_sources: ClassVar[frozenset[str]] = frozenset()
     """Values of ``Report.source``, besides ``documents`` and ``segmenter``, whose documents must all occur in the
     prompt."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
 
     method: str | InstanceOf[Method] | None = None
     """The method, see ``ragbias.methods.get``. ``None`` selects the default of the model or server."""
@@ -88,25 +116,38 @@ class FrameworkModel(BaseModel):
     _missing: MissingDocuments = PrivateAttr()
     _owner: Owner = PrivateAttr(default_factory=Owner)
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _report_errors(cls, values: Any, handler: Callable[[Any], Self]) -> Self:
-        """Validate the fields, but raise ``ArgumentError`` instead of ``ValidationError``."""
-        try:
-            return handler(values)
-        except ValidationError as error:
-            raise ArgumentError(validation_message(error)) from None
+    def merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> Call:
+        """Merge the arguments of a call with the model's fields. Arguments take precedence."""
+        merged = {"method": self.method, **self._call_defaults(), **arguments}
+        documents, method = merged.pop("documents", None), methods.get(merged.pop("method"), model_name)
+        return Call(documents, method, GenerationSettings.from_arguments(merged, batch_size))
 
-    @field_serializer("method")
-    def _format_method(self, method: str | Method | None) -> str | None:
-        with suppress(MethodError):
-            return methods.format_method(method) if isinstance(method, Method) else method
-        return repr(method)
+    def _call_defaults(self) -> dict[str, Any]:
+        owners = (self, self.options)
+        return {name: getattr(owner, name) for name in DEFAULTS for owner in owners if name in type(owner).model_fields}
 
-    def __copy__(self) -> Self:
-        copied = super().__copy__()
-        copied._owner = Owner()  # last reports are stored by owner
-        return copied
+    def prepare_call(
+        self,
+        prompt: str,
+        call: Call,
+        located: LocatedDocuments,
+        form: AnswerFormat | None = None,
+        messages: Sequence[dict[str, Any]] | None = None,
+    ) -> PreparedCall:
+        """Prepare the request for a rendered prompt, and check for missing documents.
+
+        Args:
+            form: format of the answer to a conversation. The prompt already ends with ``form.beginning``.
+            messages: the conversation, which only servers use, because they render the chat template themselves.
+        """
+        form = form or AnswerFormat()
+        request = self.lm.prepare(prompt, boundaries=located.boundaries, method=call.method)
+        self._missing.check(request, located, self.on_missing, call.documents, self.segmenter)
+        if isinstance(request, RemoteRequest):
+            fields = {"tools": list(form.tools) or None, **form.request_fields}
+            request = replace(request, messages=messages, fields=fields)
+        settings = replace(call.settings, keep_special=form.keep_special)
+        return PreparedCall(self.lm, self._store_report, request, settings, form)
 
     @property
     def last_report(self) -> dict[str, Any] | None:
@@ -187,63 +228,22 @@ class FrameworkModel(BaseModel):
         methods.get(self.method, lm.name)
         self.options = self.options.model_copy(update=settings)
 
-    def _call_defaults(self) -> dict[str, Any]:
-        owners = (self, self.options)
-        return {name: getattr(owner, name) for name in DEFAULTS for owner in owners if name in type(owner).model_fields}
+    @model_validator(mode="wrap")
+    @classmethod
+    def _report_errors(cls, values: Any, handler: Callable[[Any], Self]) -> Self:
+        """Validate the fields, but raise ``ArgumentError`` instead of ``ValidationError``."""
+        try:
+            return handler(values)
+        except ValidationError as error:
+            raise ArgumentError(validation_message(error)) from None
 
-    def merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> Call:
-        """Merge the arguments of a call with the model's fields. Arguments take precedence."""
-        merged = {"method": self.method, **self._call_defaults(), **arguments}
-        documents, method = merged.pop("documents", None), methods.get(merged.pop("method"), model_name)
-        return Call(documents, method, GenerationSettings.from_arguments(merged, batch_size))
+    @field_serializer("method")
+    def _format_method(self, method: str | Method | None) -> str | None:
+        with suppress(MethodError):
+            return methods.format_method(method) if isinstance(method, Method) else method
+        return repr(method)
 
-    def prepare_call(
-        self,
-        prompt: str,
-        call: Call,
-        located: LocatedDocuments,
-        form: AnswerFormat | None = None,
-        messages: Sequence[dict[str, Any]] | None = None,
-    ) -> PreparedCall:
-        """Prepare the request for a rendered prompt, and check for missing documents.
-
-        Args:
-            form: format of the answer to a conversation. The prompt already ends with ``form.beginning``.
-            messages: the conversation, which only servers use, because they render the chat template themselves.
-        """
-        form = form or AnswerFormat()
-        request = self.lm.prepare(prompt, boundaries=located.boundaries, method=call.method)
-        self._missing.check(request, located, self.on_missing, call.documents, self.segmenter)
-        if isinstance(request, RemoteRequest):
-            fields = {"tools": list(form.tools) or None, **form.request_fields}
-            request = replace(request, messages=messages, fields=fields)
-        settings = replace(call.settings, keep_special=form.keep_special)
-        return PreparedCall(self.lm, self._store_report, request, settings, form)
-
-
-@dataclass(frozen=True)
-class PreparedCall:
-    """A prepared call of a model."""
-
-    lm: LanguageModel
-    store_report: Callable[[dict[str, Any]], None]
-    request: Request
-    settings: GenerationSettings
-    form: AnswerFormat
-
-    def answer(self, cancelled: threading.Event | None = None) -> Generation:
-        """Answer the request. Setting ``cancelled`` stops the computation at the next token."""
-        return self.lm.answer([self.request], self.settings, cancelled)[0]
-
-    def stream(self) -> Stream:
-        """Open a stream. Its report is stored at once, because the caller may close the stream early."""
-        stream = self.lm.stream_answer(self.request, self.settings)
-        self.store_report(stream.report.as_dict())
-        return stream
-
-    def finish(self, generation: Generation) -> dict[str, Any]:
-        """Store an answer's report. Return the details for a response: finish reason, report and log-probabilities."""
-        self.store_report(generation.report.as_dict())  # a copy, because the caller may change the returned dict
-        details = {"finish_reason": generation.finish_reason, "ragbias": generation.report.as_dict()}
-        logprobs = self.form.logprobs(self.lm, generation)
-        return details if logprobs is None else {**details, "logprobs": logprobs}
+    def __copy__(self) -> Self:
+        copied = super().__copy__()
+        copied._owner = Owner()  # last reports are stored by owner
+        return copied
