@@ -35,7 +35,7 @@ def warm(
     from ragbias.cache import DocumentCache
     from ragbias.data.retrieval import stock_prompt
     from ragbias.data.texts import read_chunks
-    from ragbias.frameworks import warm as compute
+    from ragbias.frameworks.warming import warm as compute
     from ragbias.lm import DebiasedLM
 
     console.print(f"Model: {model}")

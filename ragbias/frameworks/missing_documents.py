@@ -13,7 +13,7 @@ from ragbias.boundaries.splitting import STRIPPING_HELPS
 from ragbias.call_site import WarnedLines
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
 from ragbias.generation import Report, Request
-from ragbias.limits import OnMissing as OnMissing
+from ragbias.limits import OnMissing
 
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
 EXPLICIT = {"documents", "segmenter"}  # all documents of these sources must occur in the prompt

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 from weakref import ref
 
 from ragbias.boundaries import Registry
+from ragbias.call_site import add_framework as add_framework
 from ragbias.call_site import remember_call_site
 
 FAILURE_AGE = 60.0  # seconds for which a failure is reported

@@ -10,7 +10,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ragbias.frameworks import AnswerFormat, GrowingAnswer, ToolCall
+from ragbias.frameworks.tool_formats import ToolCall
+from ragbias.frameworks.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.generation import Generation, Report, Usage
 from ragbias.generation.decoding import openai_logprobs
 from ragbias.serving.schemas import Json

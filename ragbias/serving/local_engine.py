@@ -13,8 +13,9 @@ from functools import partial
 from typing import TypeVar
 
 from ragbias.boundaries import Boundaries
-from ragbias.frameworks import AnswerFormat, answer_format, chat_documents, supports_tools
 from ragbias.frameworks import asyncio_bridge as bridge
+from ragbias.frameworks import chat_documents
+from ragbias.frameworks.tool_use import AnswerFormat, answer_format, supports_tools
 from ragbias.generation import Generation, GenerationSettings, Request
 from ragbias.generation.arguments import SAMPLING
 from ragbias.lm import DebiasedLM

@@ -14,7 +14,9 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.locating import NOTHING_GIVEN
 from ragbias.boundaries.recognisers import document_elements
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import AnswerFormat, ChatDocument, chat_documents, tool_use
+from ragbias.frameworks import chat_documents, tool_use
+from ragbias.frameworks.chat_documents import ChatDocument
+from ragbias.frameworks.tool_use import AnswerFormat
 from ragbias.generation import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method

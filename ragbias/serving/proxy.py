@@ -14,7 +14,8 @@ from fastapi.concurrency import run_in_threadpool
 from ragbias import limits, methods
 from ragbias.boundaries import Boundaries, locate
 from ragbias.display import json_type
-from ragbias.frameworks import ChatDocument, chat_documents
+from ragbias.frameworks import chat_documents
+from ragbias.frameworks.chat_documents import ChatDocument
 from ragbias.frameworks.connection import server_address
 from ragbias.frameworks.remote import END
 from ragbias.frameworks.text_orders import check_orders_text, order_text

@@ -18,8 +18,8 @@ from pydantic_core import PydanticCustomError
 
 from ragbias.display import json_type, shown
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import ChatDocument, OnMissing, block_document
-from ragbias.frameworks.chat_documents import BLOCKS, content_fields
+from ragbias.frameworks.chat_documents import BLOCKS, ChatDocument, block_document, content_fields
+from ragbias.limits import OnMissing
 
 Json = dict[str, Any]
 TEXT_KEYS = ("text", "content", "snippet")  # the first of these keys in a document's data has the text

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import ChatDocument, block_document
+from ragbias.frameworks.chat_documents import ChatDocument, block_document
 
 TEXT = {"type": "text", "text": "Owls sleep."}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBO"}}

@@ -4,7 +4,8 @@ import pytest
 
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import FrameworkModel, RagBiasOptions, with_options
+from ragbias.frameworks import FrameworkModel, RagBiasOptions
+from ragbias.frameworks.options import with_options
 
 
 class Model(FrameworkModel):

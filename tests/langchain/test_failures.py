@@ -21,7 +21,7 @@ from ragbias.errors import (
     PromptTooLongError,
     UnknownMethodError,
 )
-from ragbias.frameworks import join_parts
+from ragbias.frameworks.chat_documents import join_parts
 from ragbias.methods import Pine
 from support.concurrency import wait_until
 from support.prompts import DOCUMENTS, TEXT

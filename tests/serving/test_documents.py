@@ -6,7 +6,8 @@ import httpx
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
-from ragbias.frameworks import AnswerFormat, ChatDocument
+from ragbias.frameworks import AnswerFormat
+from ragbias.frameworks.chat_documents import ChatDocument
 from ragbias.serving.errors import ApiError
 from ragbias.serving.prompts import SEPARATOR, render_chat
 from ragbias.serving.settings import ServerSettings

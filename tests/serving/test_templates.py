@@ -9,7 +9,8 @@ from serving.conftest import CHAT, DOCUMENTS, QUESTION
 
 from langchain_ragbias import ChatRagBias
 from ragbias.boundaries.sources import KnownText
-from ragbias.frameworks import AnswerFormat, join_parts
+from ragbias.frameworks import AnswerFormat
+from ragbias.frameworks.chat_documents import join_parts
 from ragbias.serving.prompts import render_chat, template_messages
 from ragbias.serving.schemas import ChatRequest
 from ragbias.serving.settings import ServerSettings

@@ -7,9 +7,8 @@ from langchain_ragbias.chat_models import ChatRagBias
 from langchain_ragbias.listener import install_listener, uninstall_listener
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.warming import warm
-from ragbias.call_site import add_framework
 from ragbias.errors import MissingDocumentsWarning
-from ragbias.frameworks import RagBiasOptions
+from ragbias.frameworks import RagBiasOptions, add_framework
 
 add_framework("langgraph", "langgraph_supervisor", "langgraph_swarm", "langchain_huggingface", "langchain_ragbias")
 add_framework("langchain", *(f"langchain_{name}" for name in ("classic", "community", "core", "experimental")))

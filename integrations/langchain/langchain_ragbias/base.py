@@ -18,16 +18,9 @@ from ragbias import DebiasedLM
 from ragbias.boundaries.sources import check_reusable, current_documents, document_texts
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import (
-    Call,
-    FrameworkModel,
-    LanguageModel,
-    LastReports,
-    RagBiasOptions,
-    StopStrings,
-    rename_arguments,
-    with_options,
-)
+from ragbias.frameworks import Call, FrameworkModel, LastReports, RagBiasOptions, rename_arguments
+from ragbias.frameworks.options import StopStrings, with_options
+from ragbias.frameworks.remote import LanguageModel
 from ragbias.generation.arguments import rename_max_tokens
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}

@@ -25,8 +25,10 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from ragbias.errors import ArgumentError, WrongTypeError, first_line
-from ragbias.frameworks import ChatDocument, block_document, call_id, template_call
 from ragbias.frameworks import ToolCall as ParsedCall
+from ragbias.frameworks.chat_documents import ChatDocument, block_document
+from ragbias.frameworks.tool_formats import call_id
+from ragbias.frameworks.tool_use import template_call
 
 ROLES: dict[type[BaseMessage], str] = {
     SystemMessage: "system",

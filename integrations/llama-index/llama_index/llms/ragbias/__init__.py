@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llama_index.llms.ragbias.listener import install_listener, uninstall_listener
 
-from ragbias.call_site import add_framework
+from ragbias.frameworks import add_framework
 
 if TYPE_CHECKING:
     from llama_index.llms.ragbias.arguments import RagBiasLLMOptions

@@ -14,7 +14,8 @@ from ragbias.boundaries.sources import check_reusable, document_texts
 from ragbias.call_site import warn
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import RagBiasOptions, Tool
+from ragbias.frameworks import RagBiasOptions
+from ragbias.frameworks.tool_use import Tool
 from ragbias.generation.arguments import RESERVED, DecodingArguments, rename_max_tokens
 from ragbias.methods import Method
 

@@ -49,16 +49,13 @@ from ragbias.frameworks import (
     GrowingAnswer,
     LastReports,
     PreparedCall,
-    RenderedConversation,
-    StopStrings,
-    UnsupportedToolsError,
     answer_format,
     rename_arguments,
-    render_conversation,
-    supports_tools,
-    with_options,
 )
 from ragbias.frameworks import asyncio_bridge as bridge
+from ragbias.frameworks.chat_documents import RenderedConversation, render_conversation
+from ragbias.frameworks.options import StopStrings, with_options
+from ragbias.frameworks.tool_use import UnsupportedToolsError, supports_tools
 
 _DICTS = ("model_kwargs", "generate_kwargs", "tokenizer_kwargs")
 _LISTS = ("stop", "stopping_ids", "tokenizer_outputs_to_remove")

@@ -26,7 +26,10 @@ from llama_index.core.tools.types import BaseTool
 
 from ragbias import Generation
 from ragbias.errors import ArgumentError, RagBiasError
-from ragbias.frameworks import ChatDocument, PreparedCall, Tool, call_id, parse_tool_choice, template_call
+from ragbias.frameworks import PreparedCall
+from ragbias.frameworks.chat_documents import ChatDocument
+from ragbias.frameworks.tool_formats import call_id
+from ragbias.frameworks.tool_use import Tool, parse_tool_choice, template_call
 
 _ROLES = {
     MessageRole.DEVELOPER: "system",
