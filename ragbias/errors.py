@@ -31,6 +31,13 @@ class WrongTypeError(ArgumentError, TypeError):
     """An argument has the wrong type. This is also a ``TypeError``, for callers that catch ``TypeError``."""
 
 
+class UnsupportedToolsError(ArgumentError, NotImplementedError):
+    """The model's chat template does not support tools, or writes tool calls in an unknown format.
+
+    This is also a ``NotImplementedError``, as LangChain's ``bind_tools`` raises.
+    """
+
+
 class EmptyDocumentError(RagBiasError):
     """A document has no text, or no tokens."""
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ragbias.errors import ArgumentError
+from ragbias.errors import ArgumentError, UnsupportedToolsError
 from ragbias.frameworks.remote import LanguageModel, RemoteLM
 from ragbias.frameworks.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
 from ragbias.generation import Generation
@@ -25,10 +25,6 @@ _PROBE: Tool = {
         "parameters": {"type": "object", "properties": {"query": {"type": "string", "description": "What for."}}},
     },
 }
-
-
-class UnsupportedToolsError(ArgumentError, NotImplementedError):
-    """The model's chat template does not support tools, or writes tool calls in an unknown format."""
 
 
 def json_instruction(response_format: Mapping[str, Any]) -> str:

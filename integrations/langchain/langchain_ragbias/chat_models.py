@@ -57,9 +57,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     call or to ``llm.bind``. ``message.response_metadata["ragbias"]`` and ``llm.last_report`` report the method and the
     documents.
 
-    In addition to LangChain's arguments, calls take ``documents`` (``Document`` objects or strings), ``method``,
-    ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``repetition_penalty``, ``seed``, ``stop``, ``logprobs``,
-    ``tools``, ``tool_choice``, ``response_format``.
+    In addition to LangChain's arguments, calls take those of ``CallArguments``.
 
     ``batch``, ``abatch`` and ``generate`` run conversations in padded batches of ``batch_size``.
 
@@ -249,7 +247,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             kwargs: other arguments for each call of the model.
 
         Raises:
-            NotImplementedError: the chat template does not support tools, or its format for required calls is unknown.
+            UnsupportedToolsError: the chat template does not support tools, or its format for required calls is
+                unknown.
             ArgumentError: ``tool_choice`` names an unknown tool, or a tool has no schema.
         """
         schemas = tool_schemas(tools)
@@ -271,7 +270,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             kwargs: LangChain's ``strict``, which has no effect.
 
         Raises:
-            NotImplementedError: the method is ``function_calling``, and the chat template does not support tools.
+            UnsupportedToolsError: the method is ``function_calling``, and the chat template does not support tools.
             ArgumentError: the method is unknown.
         """
         if method == "function_calling":

@@ -49,8 +49,8 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
     """A local Hugging Face model that completes text without position bias over the retrieved documents.
 
     It replaces ``HuggingFacePipeline``. It applies no chat template, and returns only the new text. Several prompts run
-    in padded batches of ``batch_size``. Calls take the arguments of ``ChatRagBias``, except ``tools``, ``tool_choice``
-    and ``response_format``. The report is in ``generation_info["ragbias"]``.
+    in padded batches of ``batch_size``. Calls take ``CallArguments``, except ``tools``, ``tool_choice`` and
+    ``response_format``. The report is in ``generation_info["ragbias"]``.
     """
 
     model_config = RagBiasModel.model_config

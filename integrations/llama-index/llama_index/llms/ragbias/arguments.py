@@ -66,7 +66,7 @@ class CompletionArguments(DecodingArguments, total=False):
 
 
 class ChatArguments(CompletionArguments, total=False):
-    """Keyword arguments of ``chat``, ``stream_chat`` and their async forms."""
+    """Keyword arguments of ``chat``, ``stream_chat`` and their async forms, besides ``CompletionArguments``."""
 
     tools: Sequence[Tool] | None
     """Tools that the model may call, in the format of chat templates."""

@@ -41,7 +41,7 @@ from typing_extensions import Unpack
 from ragbias import Generation
 from ragbias.boundaries.sources import current_documents
 from ragbias.checks import check_text
-from ragbias.errors import ArgumentError
+from ragbias.errors import ArgumentError, UnsupportedToolsError
 from ragbias.frameworks import (
     AnswerFormat,
     Call,
@@ -55,7 +55,7 @@ from ragbias.frameworks import (
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.frameworks.chat_documents import RenderedConversation, render_conversation
 from ragbias.frameworks.options import StopStrings, with_options
-from ragbias.frameworks.tool_use import UnsupportedToolsError, supports_tools
+from ragbias.frameworks.tool_use import supports_tools
 
 _DICTS = ("model_kwargs", "generate_kwargs", "tokenizer_kwargs")
 _LISTS = ("stop", "stopping_ids", "tokenizer_outputs_to_remove")
@@ -72,10 +72,9 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
     located in the final prompt. By default, they are the nodes of the current synthesis or of recent retrievals. To
     choose the documents yourself, pass ``documents=`` to the call, or use ``ragbias.documents(...)``.
 
-    Calls take ``documents``, ``method``, ``max_tokens`` (or ``max_new_tokens``), ``temperature``, ``top_p``,
-    ``top_k``, ``stop``, ``seed``, ``logprobs`` and any setting of transformers' ``GenerationConfig``. Agents and
-    structured outputs can use tools if the tokenizer's chat template supports tools. The report of an answer is in
-    ``additional_kwargs["ragbias"]`` of the response or of the last chunk of a stream. The token usage is in
+    Calls take ``CompletionArguments`` or ``ChatArguments``, and any setting of transformers' ``GenerationConfig``.
+    Agents and structured outputs can use tools if the tokenizer's chat template supports tools. The report of an answer
+    is in ``additional_kwargs["ragbias"]`` of the response or of the last chunk of a stream. The token usage is in
     ``additional_kwargs`` and ``raw["usage"]``.
 
     Example:
@@ -172,7 +171,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
     def complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
-        """Answer a prompt. With ``formatted``, no templates are applied to it."""
+        """Answer a prompt. With ``formatted``, no templates are applied to it. See also ``CompletionArguments``."""
         return _answer(self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
