@@ -20,7 +20,7 @@ from ragbias.cache import DocumentCache
 from ragbias.display import validation_message
 from ragbias.errors import ArgumentError, MethodError
 from ragbias.frameworks.missing_documents import LocatedDocuments, MissingDocuments
-from ragbias.frameworks.options import RagBiasOptions
+from ragbias.frameworks.options import RagBiasOptions, with_options
 from ragbias.frameworks.remote import LanguageModel, RemoteLM, RemoteRequest
 from ragbias.frameworks.run_state import LastReports, Owner
 from ragbias.frameworks.tool_use import AnswerFormat
@@ -236,6 +236,12 @@ class FrameworkModel(BaseModel):
             return handler(values)
         except ValidationError as error:
             raise ArgumentError(validation_message(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_options(cls, values: Any) -> Any:
+        kind: Any = cls.model_fields["options"].annotation
+        return with_options(values, kind) if isinstance(values, dict) else values
 
     @field_serializer("method")
     def _format_method(self, method: str | Method | None) -> str | None:

@@ -5,7 +5,6 @@ import pytest
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import FrameworkModel, RagBiasOptions
-from ragbias.frameworks.options import with_options
 
 
 class Model(FrameworkModel):
@@ -45,9 +44,9 @@ def test_a_cache_may_not_contradict_the_lm(given):
 
 
 def test_keyword_arguments_override_the_options():
-    values = {"options": RagBiasOptions(top_p=0.9, seed=1), "top_p": 0.5, "method": "none"}
-    assert with_options(values, RagBiasOptions) == {"options": {"top_p": 0.5, "seed": 1}, "method": "none"}
-    assert with_options({"method": "none"}, RagBiasOptions) == {"method": "none"}
+    options = Model(options=RagBiasOptions(top_p=0.9, seed=1), top_p=0.5).options
+    assert (options.top_p, options.model_fields_set) == (0.5, {"top_p", "seed"})
+    assert "options" not in Model(method="none").model_fields_set
 
 
 def test_without_a_model_the_error_shows_how_to_name_one():

@@ -19,7 +19,7 @@ from ragbias.boundaries.sources import check_reusable, current_documents, docume
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import Call, FrameworkModel, LastReports, RagBiasOptions, rename_arguments
-from ragbias.frameworks.options import StopStrings, with_options
+from ragbias.frameworks.options import StopStrings
 from ragbias.frameworks.remote import LanguageModel
 from ragbias.generation.arguments import rename_max_tokens
 
@@ -56,8 +56,7 @@ class RagBiasModel(FrameworkModel):
         pipeline = values.pop("pipeline", None)
         if pipeline is not None:
             values = {**arguments.pipeline_fields(pipeline), **values}
-        values = {**arguments.convert_pipeline_kwargs(values.pop("pipeline_kwargs", None)), **values}
-        return with_options(values, RagBiasOptions)
+        return {**arguments.convert_pipeline_kwargs(values.pop("pipeline_kwargs", None)), **values}
 
     @model_validator(mode="after")
     def _load(self) -> Self:

@@ -54,7 +54,7 @@ from ragbias.frameworks import (
 )
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.frameworks.chat_documents import RenderedConversation, render_conversation
-from ragbias.frameworks.options import StopStrings, with_options
+from ragbias.frameworks.options import StopStrings
 from ragbias.frameworks.tool_use import supports_tools
 
 _DICTS = ("model_kwargs", "generate_kwargs", "tokenizer_kwargs")
@@ -117,7 +117,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         kwargs = fields.get("model_kwargs")
         if isinstance(kwargs, dict) and "device" in kwargs:
             fields["device_map"] = None
-        return with_options(fields, RagBiasLLMOptions)
+        return fields
 
     @field_validator("query_wrapper_prompt", mode="before")
     @classmethod
