@@ -23,11 +23,11 @@ from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, WrongTypeError
 from ragbias.generation import Generation, GenerationArguments, GenerationSettings, Request, Score, Stream
 from ragbias.generation.answering import Answering
+from ragbias.generation.attaching import DocumentStates, warn_if_unused
 from ragbias.generation.decoding import openai_logprobs
 from ragbias.generation.preparing import build_request, check_lists, split_prompt
 from ragbias.generation.recording import RecordedRequest, open_recordings
 from ragbias.generation.request import Origin, check_length, longest_prompt
-from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.methods import Method
 from ragbias.models.control_tokens import render_chat

@@ -26,7 +26,8 @@ from ragbias.cache import DocumentCache
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError
 from ragbias.generation.arguments import GenerationSettings
-from ragbias.generation.decoding import attached_model, padded, processors, suffix_likelihoods
+from ragbias.generation.attaching import attached_model
+from ragbias.generation.decoding import padded, processors, suffix_likelihoods
 from ragbias.methods import METHODS, JointMethod, Method, NoMethod
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora

@@ -16,7 +16,8 @@ from ragbias.adaptation.teacher import Lesson
 from ragbias.cache import DocumentCache
 from ragbias.errors import MethodError, ReaderError, find_memory_error, first_line
 from ragbias.files import replacing
-from ragbias.generation.decoding import attached_model, padded, sequence_logprobs
+from ragbias.generation.attaching import attached_model
+from ragbias.generation.decoding import padded, sequence_logprobs
 from ragbias.generation.scoring import fuse_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import JointMethod, Method, NoMethod

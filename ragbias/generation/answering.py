@@ -15,10 +15,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 from ragbias.binding.architectures import window_of
 from ragbias.cache import DocumentCache
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
+from ragbias.generation.attaching import attached_model
 from ragbias.generation.decoding import (
     StoppingWatch,
     TokenLogprobs,
-    attached_model,
     cut_at_stop,
     decode_tokens,
     padded,

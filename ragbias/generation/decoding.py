@@ -1,13 +1,12 @@
-"""The steps of decoding a batch: attach the method, process logits, stop sequences, and convert tokens to text."""
+"""The steps of decoding a batch: pad prompts, process logits, stop sequences, and convert tokens to text."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,16 +22,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
-from ragbias.binding.hooks import attach, hooked
-from ragbias.cache import DocumentCache
 from ragbias.errors import NonFiniteLogitsError, OutOfMemoryError, find_memory_error, first_line
 from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.request import Generation
-from ragbias.generation.reuse import DocumentStates, start_from_states
-from ragbias.methods import JointMethod, Method, NoMethod
+from ragbias.methods import JointMethod, Method
 from ragbias.prompt import Span, TokenisedPrompt
-from ragbias.readers import Lora, apply_reader, reader_of
 
 CONTEXT = 4  # number of preceding tokens that can change the text of a token
 PIECE = 16  # number of suffix tokens whose logits are computed together
@@ -64,63 +58,6 @@ def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None
             f"({first_line(error)}); make batch_size smaller, retrieve fewer or shorter documents, or load the model "
             "in a smaller dtype"
         ) from error
-
-
-class PreparedCache(NamedTuple):
-    """The initial cache of a generation, or None, and the number of cached tokens of each prompt."""
-
-    cache: DynamicCache | None
-    reused: Sequence[int]
-
-
-@contextmanager
-def attached_model(
-    model: PreTrainedModel,
-    method: Method,
-    prompts: Sequence[TokenisedPrompt],
-    spans: list[list[Span]],
-    backend: str,
-    cache: DocumentCache | None = None,
-    cancelled: threading.Event | None = None,
-    lora: Lora | None = None,
-) -> Iterator[PreparedCache]:
-    """Attach a method for a batch of left-padded prompts, and yield the cache from which generation starts.
-
-    ``spans`` are the documents' columns in the padded batch. During training, ``lora`` replaces the method's reader.
-    """
-    if lora is None and method.reader:
-        lora = reader_of(model, method)
-    after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # without documents, no reader acts
-    reader = nullcontext() if lora is None else apply_reader(model, lora, after)
-    with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
-        if not computes_documents_separately(model, method, prompts):
-            if cache is not None and method.reusable_documents:
-                cache.warn_unused(
-                    method.name,
-                    "the prompt is longer than the model's rotary frequencies allow, or has no text before or after "
-                    "its documents",
-                )
-            rule = NoMethod() if isinstance(method, JointMethod) else method
-            with attach(model, rule, spans, private=True, backend=backend), reader:
-                yield PreparedCache(None, [0] * len(prompts))
-            return
-        states = DocumentStates(model, backend, cache, cancelled)
-        binding, filled, reused = start_from_states(model, method, prompts, states, backend, lora)
-        with hooked(binding), reader:
-            yield PreparedCache(filled, reused)
-
-
-def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether each document runs in a separate pass. Rotary frequencies that depend on the length prevent this."""
-    if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
-        return False
-    longest = max(len(prompt.ids) for prompt in prompts)
-    architecture = architecture_of(model)
-    decoder = decoder_of(model, architecture)
-    return all(
-        architecture.encoding_key(decoder, module, longest) == architecture.encoding_key(decoder, module, 1)
-        for module in attention_modules(decoder, architecture)
-    )
 
 
 @torch.no_grad()

@@ -14,7 +14,8 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from ragbias.binding.hooks import copy_cache
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
-from ragbias.generation.decoding import RequireFinite, attached_model, suffix_likelihoods
+from ragbias.generation.attaching import attached_model
+from ragbias.generation.decoding import RequireFinite, suffix_likelihoods
 from ragbias.generation.request import Request
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.models.control_tokens import encode

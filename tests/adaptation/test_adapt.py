@@ -13,7 +13,7 @@ from ragbias import DebiasedLM, DocumentCache, Prompt, adapt
 from ragbias.adaptation import AdaptSettings
 from ragbias.adaptation.training import Reader, student_logits
 from ragbias.errors import DataError, MethodError, ReaderError, UnsupportedReaderWarning
-from ragbias.generation.decoding import attached_model
+from ragbias.generation.attaching import attached_model
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora

@@ -5,7 +5,7 @@ import json
 import pytest
 from transformers import AutoConfig
 
-from ragbias.generation.decoding import attached_model
+from ragbias.generation.attaching import attached_model
 from studies import cached_speed
 from studies.arithmetic import ModelShape, PromptLengths, plain_prefill, shape_of
 from studies.cached_speed import cached_prefill, main

@@ -13,8 +13,8 @@ from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import hooked
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of
+from ragbias.generation.attaching import copy_states
 from ragbias.generation.decoding import memory_errors
-from ragbias.generation.reuse import copy_states
 from ragbias.lm import DebiasedLM
 from ragbias.serving.errors import ApiError
 from ragbias_vllm.plans import Part, Plan, method_of, parts_of

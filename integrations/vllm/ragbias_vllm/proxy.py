@@ -24,10 +24,10 @@ from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_lin
 from ragbias.frameworks.text_orders import check_orders_text
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
 from ragbias.generation.arguments import generation_config
+from ragbias.generation.attaching import computes_documents_separately
 from ragbias.generation.decoding import (
     CONTEXT,
     GREEDY,
-    computes_documents_separately,
     cut_at_stop,
     decode_tokens,
     safe_length,

@@ -1,4 +1,4 @@
-"""Reuse documents: put their keys and values into the model's cache, and run only the rest of a prompt.
+"""Attach a method for a batch of prompts. Reuse documents: load their keys and values, and run only the other tokens.
 
 For a method with reusable documents, the keys and values of a document depend only on the prefix and the document. Each
 document is computed in a separate forward pass after its prefix. Therefore its states are bit-identical in every
@@ -7,9 +7,11 @@ prompt, order and batch, with or without a ``DocumentCache``.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,15 +22,16 @@ from transformers import DynamicCache, PreTrainedModel
 from ragbias.attention import attend
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding
-from ragbias.binding.hooks import backend_of, hooked
+from ragbias.binding.hooks import attach, backend_of, hooked
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of, key_of
 from ragbias.cache.stores import States
 from ragbias.checks import check_not_cancelled
+from ragbias.generation.decoding import memory_errors
 from ragbias.generation.request import check_length
-from ragbias.methods import METHODS, AttentionMethod, JointMethod, Method, SequenceCall, SequenceLayout
-from ragbias.prompt import TokenisedPrompt
-from ragbias.readers import Lora, apply_reader
+from ragbias.methods import METHODS, AttentionMethod, JointMethod, Method, NoMethod, SequenceCall, SequenceLayout
+from ragbias.prompt import Span, TokenisedPrompt
+from ragbias.readers import Lora, apply_reader, reader_of
 
 
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
@@ -37,6 +40,63 @@ def warn_if_unused(cache: DocumentCache, method: Method) -> None:
         reusable = ", ".join(sorted(name for name, cls in METHODS.items() if cls.reusable_documents))
         reason = f"the states of a document depend on other documents or on its position; use one of {reusable}"
         cache.warn_unused(method.name, reason)
+
+
+class PreparedCache(NamedTuple):
+    """The initial cache of a generation, or None, and the number of cached tokens of each prompt."""
+
+    cache: DynamicCache | None
+    reused: Sequence[int]
+
+
+@contextmanager
+def attached_model(
+    model: PreTrainedModel,
+    method: Method,
+    prompts: Sequence[TokenisedPrompt],
+    spans: list[list[Span]],
+    backend: str,
+    cache: DocumentCache | None = None,
+    cancelled: threading.Event | None = None,
+    lora: Lora | None = None,
+) -> Iterator[PreparedCache]:
+    """Attach a method for a batch of left-padded prompts, and yield the cache from which generation starts.
+
+    ``spans`` are the documents' columns in the padded batch. During training, ``lora`` replaces the method's reader.
+    """
+    if lora is None and method.reader:
+        lora = reader_of(model, method)
+    after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # without documents, no reader acts
+    reader = nullcontext() if lora is None else apply_reader(model, lora, after)
+    with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
+        if not computes_documents_separately(model, method, prompts):
+            if cache is not None and method.reusable_documents:
+                cache.warn_unused(
+                    method.name,
+                    "the prompt is longer than the model's rotary frequencies allow, or has no text before or after "
+                    "its documents",
+                )
+            rule = NoMethod() if isinstance(method, JointMethod) else method
+            with attach(model, rule, spans, private=True, backend=backend), reader:
+                yield PreparedCache(None, [0] * len(prompts))
+            return
+        states = DocumentStates(model, backend, cache, cancelled)
+        binding, filled, reused = start_from_states(model, method, prompts, states, backend, lora)
+        with hooked(binding), reader:
+            yield PreparedCache(filled, reused)
+
+
+def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
+    """Whether each document runs in a separate pass. Rotary frequencies that depend on the length prevent this."""
+    if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
+        return False
+    longest = max(len(prompt.ids) for prompt in prompts)
+    architecture = architecture_of(model)
+    decoder = decoder_of(model, architecture)
+    return all(
+        architecture.encoding_key(decoder, module, longest) == architecture.encoding_key(decoder, module, 1)
+        for module in attention_modules(decoder, architecture)
+    )
 
 
 class DocumentPass(AttentionMethod):
