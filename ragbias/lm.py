@@ -25,9 +25,9 @@ from ragbias.generation import Generation, GenerationArguments, GenerationSettin
 from ragbias.generation.answering import Answering
 from ragbias.generation.attaching import DocumentStates, warn_if_unused
 from ragbias.generation.decoding import openai_logprobs
-from ragbias.generation.preparing import build_request, check_lists, split_prompt
+from ragbias.generation.preparing import build_request, check_lists, find_origin
 from ragbias.generation.recording import RecordedRequest, open_recordings
-from ragbias.generation.request import Origin, check_length, longest_prompt
+from ragbias.generation.request import check_length, longest_prompt
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.methods import Method
 from ragbias.models.control_tokens import render_chat
@@ -298,29 +298,17 @@ class DebiasedLM:
             if documents is not None or boundaries is not None or method is not None:
                 raise ArgumentError("the request is prepared already; leave out documents, boundaries and method")
             return prompt
-        requested = self._get_method(method)
-        origin = split_prompt(prompt, documents, boundaries, self.strip_numbering, self.tokenizer, requested)
+        requested = self.method if method is None else methods.get(method, self.name)
+        origin = find_origin(prompt, documents, boundaries, self.strip_numbering, self.tokenizer, requested)
         if isinstance(prompt, str) and requested.needs_documents and origin.boundaries.numbering == "present":
             remedy = "remove the numbers from the template"
             if not self.strip_numbering:
                 remedy = "strip_numbering=True removes numbers; remove letters and scores from the template"
             message = f"the documents are numbered or lettered, which reveals their order; {remedy}"
             self._numbering_lines.warn(message, NumberedHeadersWarning)
-        return self._build_request(origin, cancelled)
-
-    def variant(
-        self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
-    ) -> Request:
-        """Return the request with its documents in another order, or with another method.
-
-        Args:
-            order: ``order[i]`` is the original index of the new document ``i``; default: the original order.
-            method: default: the method of the request.
-        """
-        origin = request.origin if order is None else request.origin.reordered(order)
-        return self._build_request(
-            origin if method is None else replace(origin, method_requested=self._get_method(method))
-        )
+        if self.cache is not None and (not requested.is_plain or requested == self.method):
+            warn_if_unused(self.cache, requested)
+        return build_request(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     @torch.no_grad()
     def score(
@@ -369,15 +357,6 @@ class DebiasedLM:
         warn_if_unused(self.cache, self.method)
         tokens = tokenise(shield_documents(Prompt(prefix, documents, ""), self.tokenizer), self.tokenizer)
         return DocumentStates(self.model, self.backend, self.cache).add_all(tokens, self.window, progress)
-
-    def _get_method(self, method: str | Method | None) -> Method:
-        return self.method if method is None else methods.get(method, self.name)
-
-    def _build_request(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
-        method = origin.method_requested
-        if self.cache is not None and (not method.is_plain or method == self.method):
-            warn_if_unused(self.cache, method)
-        return build_request(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     def _accept(self, requests: Sequence[Request], settings: GenerationSettings) -> Answering:
         """Check that the settings fit the requests, and record the requests."""

@@ -10,6 +10,7 @@ import torch
 import ragbias
 from ragbias import DebiasedLM, Prompt, documents, methods
 from ragbias.errors import ArgumentError, CancelledError, DocumentNotFoundError, MethodError, WrongTypeError
+from ragbias.generation.preparing import build_request
 from ragbias.methods import AttentionSorting, ChannelScaling, Ranking, ReorderingMethod, RoToR
 from support.concurrency import side_by_side
 from support.integrations import assert_warned_at_their_lines
@@ -79,18 +80,18 @@ def test_a_plain_prompt_in_another_order_equals_that_text():
         return "Context: {} {} {}\nWhich?".format(*(texts[index] for index in order))
 
     came = lm.prepare(prompt([0, 1, 2]), documents=texts, method="none")
-    moved = lm.variant(came, [2, 0, 1])
+    moved = build_request(lm.model, lm.tokenizer, came.origin.reordered([2, 0, 1]), lm.backend)
     assert moved.tokens.ids == lm.tokenizer(prompt([2, 0, 1]))["input_ids"]
     assert moved.tokens.ids == lm.prepare(prompt([2, 0, 1]), documents=texts, method="none").tokens.ids
-    segmented = lm.variant(came, method="segmented")
+    segmented, pine = (lm.prepare(prompt([0, 1, 2]), documents=texts, method=name) for name in ("segmented", "pine"))
     assert segmented.report.segmentation_changed and not came.report.segmentation_changed
-    assert segmented.tokens == lm.variant(came, method="pine").tokens == came.origin.tokens
+    assert segmented.tokens == pine.tokens == came.origin.tokens
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1, 2], [1], [0, 1, 2, 4], "0123"])
 def test_an_order_that_is_none_is_refused(lm, order):
     with pytest.raises(ArgumentError, match="each index below 4 once"):
-        lm.variant(lm.prepare(PROMPT), order)
+        lm.prepare(PROMPT).origin.reordered(order)
 
 
 def test_numbered_headers_are_found_and_numbers_can_be_stripped(lm):

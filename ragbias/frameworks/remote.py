@@ -16,7 +16,7 @@ from ragbias.frameworks.connection import Connection, Json
 from ragbias.generation import Generation, Report, Request, Stream, Usage
 from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
-from ragbias.generation.preparing import create_report, split_prompt
+from ragbias.generation.preparing import create_report, find_origin
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, format_method
 
@@ -113,7 +113,7 @@ class RemoteLM:
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> Request:
         """Return a request for this prompt, with a report of its documents."""
-        origin = split_prompt(prompt, None, boundaries, method=method or self.method)
+        origin = find_origin(prompt, None, boundaries, method=method or self.method)
         report = create_report(origin, origin.method, origin.why_plain)
         return RemoteRequest(origin.tokens, origin.method_requested, report, origin, text=prompt)
 

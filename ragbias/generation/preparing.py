@@ -43,7 +43,7 @@ def check_lists(prompts: object, documents: object, boundaries: object) -> None:
         raise ArgumentError("batch takes a list of prompts, and one entry of documents or boundaries for each of them")
 
 
-def split_prompt(
+def find_origin(
     prompt: str | Prompt,
     documents: Sequence[str] | None,
     boundaries: Boundaries | None,

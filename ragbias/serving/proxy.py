@@ -19,7 +19,7 @@ from ragbias.frameworks.chat_documents import ChatDocument
 from ragbias.frameworks.connection import server_address
 from ragbias.frameworks.remote import END
 from ragbias.frameworks.text_orders import check_orders_text, order_text
-from ragbias.generation.preparing import split_prompt
+from ragbias.generation.preparing import find_origin
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers
@@ -187,7 +187,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ProxySettings) ->
             )
             holder = holder._replace(text=text)
         flat = holder.text if holder else ""
-        request = order_text(split_prompt(flat, None, boundaries, settings.strip_numbering, method=method))
+        request = order_text(find_origin(flat, None, boundaries, settings.strip_numbering, method=method))
     prompts.check_documents_found(request, fields.options.on_missing or settings.on_missing)
     if holder:
         holder.container[holder.key] = request.origin.flat.text.removesuffix(END if holder.message else "")

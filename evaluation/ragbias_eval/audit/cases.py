@@ -18,7 +18,7 @@ from ragbias.frameworks.connection import Connection
 from ragbias.frameworks.remote import END
 from ragbias.frameworks.text_orders import order_text
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
-from ragbias.generation.preparing import split_prompt
+from ragbias.generation.preparing import build_request, find_origin
 from ragbias.generation.recording import RecordedRequest
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -52,8 +52,17 @@ class AuditCase:
         return self.recorded.request.origin.parts
 
     def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
-        lm: DebiasedLM = self.recorded.lm
-        return lm.variant(self.recorded.request, order, method)
+        """Return the recorded request, with its documents in another order or with another method if they are given.
+
+        ``order[i]`` is the original index of the new document ``i``.
+        """
+        lm, origin = self.recorded.lm, self.recorded.request.origin
+        if order is not None:
+            origin = origin.reordered(order)
+        origin = replace(origin, method_requested=method or origin.method_requested)
+        if isinstance(lm, UpstreamLM):
+            return order_text(origin)
+        return build_request(lm.model, lm.tokenizer, origin, lm.backend)
 
 
 def from_questions(lm: DebiasedLM | UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
@@ -107,16 +116,11 @@ class UpstreamLM:
     def request(self, question: Question) -> Request:
         """Build the request for a question. Raise ``DataError`` if its documents cannot be located in the prompt."""
         text = INSTRUCTION + "\n\n".join(question.documents) + END + question.question
-        request = order_text(split_prompt(text, None, locate(text, documents=question.documents)))
+        request = order_text(find_origin(text, None, locate(text, documents=question.documents)))
         if request.report.n_found < len(question.documents) or request.origin.why_unsplit:
             reason = request.origin.why_unsplit or request.report.reason
             raise DataError(f"question {question.question!r:.60}: its documents were not found in the prompt: {reason}")
         return request
-
-    def variant(self, request: Request, order: Sequence[int] | None, method: Method | None) -> Request:
-        """Return the request with another document order, another method or both. None keeps the current value."""
-        origin = request.origin if order is None else request.origin.reordered(order)
-        return order_text(replace(origin, method_requested=method or origin.method_requested))
 
     def answer(self, requests: Sequence[Request], settings: GenerationSettings) -> list[Generation]:
         """Send all requests concurrently. Return one answer per request."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from ragbias.generation.preparing import split_prompt
+from ragbias.generation.preparing import find_origin
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 from ragbias.readers import check_readers, reader_of
@@ -100,7 +100,7 @@ def _measure_missing_costs(plan: BenchPlan, models: ModelLoader, store: Store, b
             if name not in costs:
                 bar.update(progress, description=f"{model} {task.name} cost")
                 lm = models.load(model)
-                prompts = [split_prompt(task.prompt(lm, case), case.documents, None).parts for case in cases]
+                prompts = [find_origin(task.prompt(lm, case), case.documents, None).parts for case in cases]
                 lengths = [len(lm.prepare(prompt, method=NoMethod()).tokens.ids) for prompt in prompts]
                 if max(lengths) + DECODED_TOKENS < lm.window:
                     costs[name] = measure_costs(lm, prompts, plan.methods[model])

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from ragbias.data.retrieval import Index
-from ragbias.generation.preparing import split_prompt
+from ragbias.generation.preparing import find_origin
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, parse_methods
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
@@ -95,7 +95,7 @@ class Demo:
 
 def _measure_prefill_ratios(task: StockQA, methods: Mapping[str, Method]) -> dict[str, float]:
     cases = [case for case in task.cases() if case.gold_position == task.positions[0]]
-    prompts = [split_prompt(case.text, case.documents, None).parts for case in cases[: shared.COST_ROUNDS]]
+    prompts = [find_origin(case.text, case.documents, None).parts for case in cases[: shared.COST_ROUNDS]]
     costs = measure_costs(task.lm, prompts, methods, len(prompts))
     return {name: cost["prefill_ratio"][0] for name, cost in costs.items()}
 

@@ -9,8 +9,9 @@ from langchain_core.runnables import RunnableLambda
 from langchain_ragbias import ChatRagBias
 from ragbias.errors import RunError
 from ragbias.generation import GenerationSettings
-from ragbias.generation.recording import recording
+from ragbias.generation.recording import RecordedRequest, recording
 from ragbias.methods import NoMethod
+from ragbias_eval.audit.cases import AuditCase
 from ragbias_eval.audit.pipeline import from_pipeline, load_pipeline
 from support.audited_pipelines import QUESTIONS, TEXTS, Unframed, chain, chat
 
@@ -43,8 +44,9 @@ def test_reordering_methods_start_from_the_retrieved_order(tiny):
     texts = TEXTS[QUESTIONS[0].question]
     request = tiny.prepare("\n\n".join(texts) + "\n\nWhy?", documents=texts, method="long-context-reorder")
     assert request.tokens.documents != request.origin.tokens.documents
-    assert tiny.variant(request).tokens == request.tokens
-    assert tiny.variant(request, method="none").tokens == request.origin.tokens
+    case = AuditCase(QUESTIONS[0], RecordedRequest(tiny, request, GenerationSettings()))
+    assert case.request().tokens == request.tokens
+    assert case.request(method=NoMethod()).tokens == request.origin.tokens
 
 
 @pytest.mark.parametrize("build", [chain, lambda llm: chain(llm).with_config(tags=["x"])])

@@ -66,4 +66,4 @@ def test_a_missing_server_or_model_is_reported(address, questions, monkeypatch):
     with pytest.raises(ServerError, match="there is no model 'other'"):
         lm.answer([lm.request(questions[0])], GenerationSettings())
     with pytest.raises(MethodError, match="attention-sorting works inside the model, but the model runs elsewhere"):
-        lm.variant(lm.request(questions[0]), None, AttentionSorting())
+        from_questions(lm, questions)[0].request(None, AttentionSorting())
