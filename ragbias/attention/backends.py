@@ -71,7 +71,7 @@ def choose_backend(query: Tensor, scoring: Scoring) -> str:
 
 
 def backend_module(query: Tensor, scoring: Scoring) -> Any:
-    """Return the module of the chosen backend, which has the functions of ``primitive``."""
+    """Return the module of the chosen backend, which implements functions of ``primitive``."""
     return import_module(f"ragbias.attention.{choose_backend(query, scoring)}_backend")
 
 

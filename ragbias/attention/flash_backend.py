@@ -8,15 +8,13 @@ is aligned so that the last query sees every key, as in ``primitive.attend``. Th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from flash_attn import flash_attn_varlen_func
 from torch import Tensor
 
 from ragbias.attention import torch_backend
 from ragbias.attention.backends import kernel_errors
-from ragbias.attention.keys import Group, Scoring, Visible, repeat_heads, select
+from ragbias.attention.keys import Scoring, Visible, repeat_heads, select
 from ragbias.attention.torch_backend import document_mass as document_mass
 from ragbias.attention.torch_backend import segment_mass as segment_mass
 
@@ -48,10 +46,3 @@ def attend(
         )
     # FlashAttention returns an LSE of +inf for a query without keys
     return output.transpose(0, 1), lse.masked_fill(lse == torch.inf, -torch.inf)
-
-
-def attend_groups(
-    query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
-) -> tuple[Tensor, Tensor]:
-    """Implement ``primitive.attend_groups``."""
-    return torch_backend.attend_groups(query, key, value, groups, scoring, attend)

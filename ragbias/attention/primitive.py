@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ragbias.attention.backends import backend_module
-from ragbias.attention.keys import Group, KeyRanges, Scoring, Segments, Visible
+from ragbias.attention.keys import Group, KeyRanges, Scoring, Segments, Visible, concatenate
 from ragbias.errors import ArgumentError
 
 
@@ -75,8 +75,17 @@ def attend_groups(
     Returns:
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']`` for the ``Q'`` queries of all groups, group after group.
     """
-    result: tuple[Tensor, Tensor] = backend_module(query, scoring).attend_groups(query, key, value, groups, scoring)
-    return result
+    backend = backend_module(query, scoring)
+    if hasattr(backend, "attend_groups"):  # triton computes all groups in one launch
+        result: tuple[Tensor, Tensor] = backend.attend_groups(query, key, value, groups, scoring)
+        return result
+    parts = []
+    for group in groups:
+        begin, end = group.queries
+        positions = torch.arange(group.position, group.position + end - begin, device=query.device)
+        visible = Visible(group.segments, group.starts[:, None], causal=True)
+        parts.append(backend.attend(query[:, begin:end], key, value, positions, scoring, visible))
+    return concatenate(parts)
 
 
 @torch.no_grad()

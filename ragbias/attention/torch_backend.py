@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ragbias.attention.keys import (
-    Group,
     KeyRanges,
     Scoring,
     Segments,
@@ -53,24 +52,6 @@ def attend(
             bounds=None if limits is None else (limits[0][block], limits[1][block]),
         )
         parts.append(weigh(scores, select(value, segments)))
-    return concatenate(parts)
-
-
-def attend_groups(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    groups: Sequence[Group],
-    scoring: Scoring,
-    attend: Callable[..., tuple[Tensor, Tensor]] = attend,
-) -> tuple[Tensor, Tensor]:
-    """Implement ``primitive.attend_groups`` with a backend's ``attend``."""
-    parts = []
-    for group in groups:
-        begin, end = group.queries
-        positions = torch.arange(group.position, group.position + end - begin, device=query.device)
-        visible = Visible(group.segments, group.starts[:, None], causal=True)
-        parts.append(attend(query[:, begin:end], key, value, positions, scoring, visible))
     return concatenate(parts)
 
 
