@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -259,15 +258,17 @@ class DebiasedLM:
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None = None
     ) -> list[Generation]:
         """Answer prepared requests in padded batches, all with the same settings."""
-        return replace(self._accept(requests, settings), cancelled=cancelled).run_batches(requests)
+        self._check_and_record(requests, settings)
+        return Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled).answer(requests)
 
     def stream_answer(self, request: Request, settings: GenerationSettings) -> Stream:
         """Stream the answer to a prepared request, see ``stream``."""
-        answering = self._accept([request], settings)
+        self._check_and_record([request], settings)
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             on_text = None if request.method.votes else emit
-            return replace(answering, cancelled=cancelled, on_text=on_text).run_batches([request])[0]
+            answering = Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled, on_text)
+            return answering.answer([request])[0]
 
         return Stream(job, request.report)
 
@@ -358,10 +359,9 @@ class DebiasedLM:
         tokens = tokenise(shield_documents(Prompt(prefix, documents, ""), self.tokenizer), self.tokenizer)
         return DocumentStates(self.model, self.backend, self.cache).add_all(tokens, self.window, progress)
 
-    def _accept(self, requests: Sequence[Request], settings: GenerationSettings) -> Answering:
+    def _check_and_record(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
         """Check that the settings fit the requests, and record the requests."""
         for request in requests:
             settings.check_fits(request.method, self.model, len(request.tokens.suffix))
         for records in [*open_recordings]:  # a copy, because other threads may end recordings
             records += [RecordedRequest(self, request, settings) for request in requests]
-        return Answering(self.model, self.tokenizer, self.backend, self.cache, settings)

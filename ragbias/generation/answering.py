@@ -39,10 +39,10 @@ class Answering:
     backend: str
     cache: DocumentCache | None
     settings: GenerationSettings
-    cancelled: threading.Event | None = None
+    cancelled: threading.Event | None
     on_text: Callable[[str], None] | None = None
 
-    def run_batches(self, requests: Sequence[Request]) -> list[Generation]:
+    def answer(self, requests: Sequence[Request]) -> list[Generation]:
         """Return one answer per request. A method that votes returns the elected answer."""
         candidates = [[] if isinstance(request.method, JointMethod) else request.candidates() for request in requests]
         flat = [candidate for group in candidates for candidate in group]
