@@ -28,7 +28,7 @@ from ragbias.generation.preparing import build_request, check_lists, find_origin
 from ragbias.generation.recording import RecordedRequest, open_recordings
 from ragbias.generation.request import check_length, longest_prompt
 from ragbias.generation.scoring import continuation_ids, logprobs_of
-from ragbias.methods import Method
+from ragbias.methods import Method, VotingMethod
 from ragbias.models.control_tokens import render_chat
 from ragbias.models.loading import load
 from ragbias.models.named import EXPECTED, no_model_message
@@ -266,7 +266,7 @@ class DebiasedLM:
         self._check_and_record([request], settings)
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
-            on_text = None if request.method.votes else emit
+            on_text = None if isinstance(request.method, VotingMethod) else emit
             answering = Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled, on_text)
             return answering.answer([request])[0]
 
@@ -329,7 +329,7 @@ class DebiasedLM:
         """
         check_text("the continuation", continuation)
         request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
-        if request.method.votes:
+        if isinstance(request.method, VotingMethod):
             raise MethodError(f"{request.method.name} votes on answers and gives no score; pass another method")
         target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
         check_length(longest_prompt(request.method, request.tokens), self.window, len(target))

@@ -25,7 +25,7 @@ from ragbias.generation import Request
 from ragbias.generation.request import check_length, longest_prompt
 from ragbias.generation.scoring import continuation_ids, score_continuations
 from ragbias.lm import DebiasedLM
-from ragbias.methods import JointMethod, Method, NoMethod, parse_methods
+from ragbias.methods import JointMethod, Method, NoMethod, VotingMethod, parse_methods
 from ragbias_eval.audit.audit_report import format_percent
 from ragbias_eval.audit.cases import AuditCase, from_questions
 from ragbias_eval.audit.outcomes import THRESHOLD, estimate_mean
@@ -131,7 +131,8 @@ def measure(
 def _method_without_reuse(case: AuditCase) -> Method:
     """Return the pipeline's method. If it reuses documents or runs several prompts, return the plain model's."""
     method = case.recorded.request.origin.method_requested
-    return NoMethod() if method.reusable_documents or method.votes or isinstance(method, JointMethod) else method
+    runs_several = isinstance(method, JointMethod | VotingMethod)
+    return NoMethod() if method.reusable_documents or runs_several else method
 
 
 def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:

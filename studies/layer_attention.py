@@ -17,7 +17,7 @@ from ragbias.data.retrieval import stock_prompt
 from ragbias.errors import DataError, MethodError
 from ragbias.generation import Request
 from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionCall, AttentionMethod, JointMethod, Method
+from ragbias.methods import AttentionCall, AttentionMethod, JointMethod, Method, VotingMethod
 from ragbias.prompt import TokenisedPrompt
 from ragbias_eval.calibration.measurements import retrieving_layers
 from ragbias_eval.metrics import find_source
@@ -298,7 +298,7 @@ def _average_view(
 
 def check_single_prompt(method: Method, label: str = "") -> None:
     """Raise ``MethodError`` for a method that runs several prompts, because it has no single attention."""
-    if method.votes or isinstance(method, JointMethod):
+    if isinstance(method, JointMethod | VotingMethod):
         raise MethodError(f"{label or method.name} runs several prompts, so it has no single attention; leave it out")
 
 

@@ -139,7 +139,7 @@ def build_request(
         order=order,
         segmentation_changed=tokens.ids != plain.ids,
     )
-    return Request(tokens, NoMethod() if ran.reorders else ran, report, origin)
+    return Request(tokens, NoMethod() if isinstance(ran, ReorderingMethod) else ran, report, origin)
 
 
 def _choose_more_confident(

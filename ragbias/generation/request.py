@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ragbias.boundaries import Boundaries
 from ragbias.errors import PromptTooLongError
-from ragbias.methods import JointMethod, Method, NoMethod
+from ragbias.methods import JointMethod, Method, NoMethod, VotingMethod
 from ragbias.prompt import FlatText, Prompt, TokenisedPrompt, tokenise_whole
 
 
@@ -77,15 +77,16 @@ class Request:
 
     def candidates(self) -> list[Request]:
         """Return the requests to run: one per order of a vote, one per prompt of a ``JointMethod``, or this request."""
-        if isinstance(self.method, JointMethod):
-            prompts = self.method.prompts(self.tokens.documents)
-            return [replace(self, tokens=self.tokens.reordered(indices)) for indices in prompts]
-        orders = self.method.candidate_orders(self.tokens.documents)
-        arranged = [self.tokens.reordered(order) for order in orders]
+        method, documents = self.method, self.tokens.documents
+        if isinstance(method, JointMethod):
+            return [replace(self, tokens=self.tokens.reordered(indices)) for indices in method.prompts(documents)]
+        if not isinstance(method, VotingMethod):
+            return [self]
+        arranged = [self.tokens.reordered(order) for order in method.candidate_orders(documents)]
         return [
             replace(self, tokens=tokens, method=NoMethod(), report=replace(self.report, spans=tuple(tokens.spans)))
             for tokens in arranged
-        ] or [self]
+        ]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ragbias.errors import ArgumentError
 from ragbias.generation.attaching import attached_model
 from ragbias.generation.decoding import RequireFinite, suffix_likelihoods
 from ragbias.generation.request import Request
-from ragbias.methods import JointMethod, Method, NoMethod
+from ragbias.methods import JointMethod, Method, NoMethod, VotingMethod
 from ragbias.models.control_tokens import encode
 from ragbias.prompt import TokenisedPrompt
 
@@ -82,7 +82,7 @@ def _logprobs(
     cache: DocumentCache | None,
 ) -> list[Tensor]:
     """Return log-probabilities ``[orders, len(target), V]`` for each target. Only a vote has several orders."""
-    method = NoMethod() if request.method.votes else request.method
+    method = NoMethod() if isinstance(request.method, VotingMethod) else request.method
     parts = [_logits(model, method, part.tokens, targets, backend, cache) for part in request.candidates()]
     by_target = [torch.stack(logits) for logits in zip(*(logits for logits, _ in parts), strict=True)]
     if isinstance(method, JointMethod):

@@ -16,6 +16,7 @@ from ragbias.methods.base import Ranking as Ranking
 from ragbias.methods.base import ReorderingMethod as ReorderingMethod
 from ragbias.methods.base import SequenceCall as SequenceCall
 from ragbias.methods.base import SequenceLayout as SequenceLayout
+from ragbias.methods.base import VotingMethod as VotingMethod
 from ragbias.methods.canonical_order import CanonicalOrder as CanonicalOrder
 from ragbias.methods.channel_scaling import ChannelScaling as ChannelScaling
 from ragbias.methods.compose import Compose as Compose

@@ -192,8 +192,8 @@ class Method(_WithReader):
     Args:
         reader: folder of a reader adapter that ``ragbias adapt`` trained for this method; empty for none.
 
-    Methods that act on attention are subclasses of ``AttentionMethod``. Methods that act on the order are subclasses of
-    ``ReorderingMethod``. Methods that act on tokens are subclasses of ``JointMethod``.
+    Each kind of method has a base class: ``AttentionMethod``, ``ReorderingMethod`` for the order, ``JointMethod`` for
+    tokens, and ``VotingMethod`` for answers.
 
     Attributes:
         name: the name that users type.
@@ -228,16 +228,6 @@ class Method(_WithReader):
         return self.acts_on == "nothing"
 
     @property
-    def reorders(self) -> bool:
-        """Whether the plain model runs on reordered documents."""
-        return self.acts_on == "order"
-
-    @property
-    def votes(self) -> bool:
-        """Whether the method chooses between answers to several orders of the documents."""
-        return self.acts_on == "answers"
-
-    @property
     def takes_reader(self) -> bool:
         """Whether the method supports reader adapters."""
         return self.is_plain
@@ -255,13 +245,6 @@ class Method(_WithReader):
     def layer_indices(self, n_layers: int) -> Sequence[int]:
         """Return the indices of the layers in which the method acts, in a model of ``n_layers``."""
         return ()
-
-    def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the document orders to vote on. Methods without a vote return an empty list.
-
-        ``documents`` are token ids. An order is a list of indices into ``documents``.
-        """
-        return []
 
 
 class AttentionMethod(Method):
@@ -382,4 +365,15 @@ class JointMethod(Method):
         If ``needs_likelihoods``, ``memory["likelihoods"]`` ``[prompts]`` is the log-probability of the text after the
         documents in each prompt, excluding the text's first token.
         """
+        raise NotImplementedError
+
+
+class VotingMethod(Method):
+    """A method that answers with several orders of the documents, and returns the most frequent answer."""
+
+    acts_on = "answers"
+    needs_documents = True
+
+    def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return the orders to vote on, as indices into ``documents`` (token ids)."""
         raise NotImplementedError

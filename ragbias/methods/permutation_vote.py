@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from ragbias.checks import Bounds, check_whole_between
-from ragbias.methods.base import Method, canonical_order
+from ragbias.methods.base import VotingMethod, canonical_order
 
 
 @dataclass(frozen=True)
-class PermutationVote(Method):
+class PermutationVote(VotingMethod):
     """Answer with several orders of the documents, and return the majority answer.
 
     The orders are distinct random shuffles. If ``samples`` is at least the number of possible orders, all orders run
@@ -29,8 +29,6 @@ class PermutationVote(Method):
     seed: int = 0
 
     name = "permutation-vote"
-    acts_on = "answers"
-    needs_documents = True
     invariant = True
     cost = "at most one answer for each of the samples"
     source = "Tang et al., arXiv 2310.07712"
@@ -40,7 +38,6 @@ class PermutationVote(Method):
         check_whole_between("permutation-vote: seed", self.seed, Bounds(0, 2**32 - 1))
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the orders, as indices into ``documents`` (token ids)."""
         rng, canonical = random.Random(int(self.seed)), canonical_order(documents)
         orders = math.factorial(len(canonical))
         if self.samples >= orders:

@@ -81,7 +81,7 @@ def test_selected_members_exist():
 
 def test_the_public_interface_stays_small():
     """Raise the limit if users need another name."""
-    assert len(ENTRY.findall((REFERENCE / "api.md").read_text())) <= 91
+    assert len(ENTRY.findall((REFERENCE / "api.md").read_text())) <= 92
 
 
 def test_the_page_has_exactly_the_commands():

@@ -14,7 +14,7 @@ from ragbias.data.intervals import MIN_QUESTIONS, Interval, share
 from ragbias.data.questions import Question, best_subspan_em
 from ragbias.errors import RunError
 from ragbias.generation import Generation, Request
-from ragbias.methods import AttentionMethod, Method
+from ragbias.methods import AttentionMethod, Method, ReorderingMethod
 from ragbias_eval.audit.cases import AuditCase, audit_orders, generate_answers
 from ragbias_eval.metrics import find_source, same_answer
 
@@ -210,7 +210,7 @@ def _computation_key(request: Request) -> Hashable:
     prompts = [candidate.tokens for candidate in request.candidates()]
     if isinstance(method, AttentionMethod) and method.invariant:  # these methods read a canonical order
         prompts = [prompt.reordered(method.document_order(prompt.documents)) for prompt in prompts]
-    plain = method.is_plain or method.reorders
+    plain = method.is_plain or isinstance(method, ReorderingMethod)
     return "" if plain else str(method), *((*prompt.ids, *(() if plain else prompt.spans)) for prompt in prompts)
 
 

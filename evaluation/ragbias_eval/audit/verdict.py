@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ragbias.data.intervals import Interval
-from ragbias.methods import NoMethod
+from ragbias.methods import NoMethod, ReorderingMethod
 from ragbias_eval.audit.outcomes import THRESHOLD, Audit, Outcome
 
 MAX_LOSS = 0.02  # a recommended method may lose this much accuracy, at the low end of its interval
@@ -100,7 +100,8 @@ def recommend_method(audit: Audit, time_ratios: Mapping[str, float], consistent:
     def rank(name: str) -> tuple[float, float, bool, float]:
         outcome = safe[name]
         gain = 0.0 if consistent or outcome.better is None else outcome.better.estimate
-        return -gain, outcome.headline.flips.estimate, outcome.method.reorders, time_ratios.get(name, 1.0)
+        only_order = isinstance(outcome.method, ReorderingMethod)
+        return -gain, outcome.headline.flips.estimate, only_order, time_ratios.get(name, 1.0)
 
     best = min(safe, key=rank)
     text = f"{problem} {_describe_method(best, safe[best], time_ratios.get(best))}"
@@ -172,7 +173,7 @@ def _describe_method(label: str, outcome: Outcome, ratio: float | None) -> str:
         f"{label} reduces this share to {outcome.headline.flips.estimate:.0%}, but changes "
         f"{outcome.changed.estimate:.0%} of the current answers{costs}."
     )
-    if outcome.method.reorders:
+    if isinstance(outcome.method, ReorderingMethod):
         text += (
             " It only fixes the order: answers are consistent, but the model still overlooks documents at some "
             "positions."

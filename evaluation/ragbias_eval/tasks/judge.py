@@ -24,7 +24,7 @@ from ragbias.data.jsonl import Row, files_by_name, read_lines
 from ragbias.errors import ChatTemplateError, DataError, RunError
 from ragbias.generation import Generation, Request, Usage
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method
+from ragbias.methods import Method, VotingMethod
 from ragbias_eval.tasks.task import Answer, Case, Files, Limit, Task
 
 _TASK = (
@@ -145,7 +145,9 @@ class Judge(Task):
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
         requests = [lm.prepare(self.prompt(lm, case), documents=case.documents, method=method) for case in cases]
-        groups = [request.candidates() if request.method.votes else [request] for request in requests]
+        groups = [
+            request.candidates() if isinstance(request.method, VotingMethod) else [request] for request in requests
+        ]
         decoding = {"max_new_tokens": self.max_new_tokens} if self.explain else _verdict_decoding(lm)
         outputs = iter(lm.batch([request for group in groups for request in group], batch_size=batch_size, **decoding))
         return [
