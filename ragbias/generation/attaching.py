@@ -104,7 +104,7 @@ class DocumentPass(AttentionMethod):
 
     name = "document-pass"
 
-    def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
+    def attend_sequence(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         total, count = seq.key.shape[1], seq.query.shape[1]
 
         def at_positions(new: Tensor, first: int) -> Tensor:

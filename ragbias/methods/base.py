@@ -47,6 +47,7 @@ class SequenceCall:
     Attributes:
         index: index of the sequence in the batch.
         layer: index of the layer.
+        prefill: whether this forward pass contains the whole prompt.
         pad: number of padding columns of this sequence in the queries of this call.
         query: ``[H, Q, d]``. ``Q`` is the prompt's length in the prefill, and the number of new tokens in decoding.
         key, value: ``[G, K, d]``, all tokens so far.
@@ -59,13 +60,13 @@ class SequenceCall:
 
     index: int
     layer: int
+    prefill: bool
     pad: int
     query: Tensor
     key: Tensor
     value: Tensor
     memory: dict[str, Any]
     spans: tuple[tuple[int, int], ...]
-    new_tail: int
     scoring: attention.Scoring
 
     @property
@@ -75,6 +76,10 @@ class SequenceCall:
     @property
     def documents_end(self) -> int:
         return self.spans[-1][1]
+
+    @property
+    def new_tail(self) -> int:
+        return self.query.shape[1] - (self.documents_end if self.prefill and self.spans else 0)
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -133,17 +138,16 @@ class AttentionCall:
         """Iterate over the sequences of the batch."""
         for index, layout in enumerate(self.layouts):
             pad = layout.pad if self.prefill else 0
-            query = self.query[index, :, pad:]
             yield SequenceCall(
                 index=index,
                 layer=self.layer,
+                prefill=self.prefill,
                 pad=pad,
-                query=query,
+                query=self.query[index, :, pad:],
                 key=self.key[index, :, layout.pad :],
                 value=self.value[index, :, layout.pad :],
                 memory=self.memory_of(index),
                 spans=layout.spans,
-                new_tail=query.shape[1] - (layout.spans[-1][1] if self.prefill and layout.spans else 0),
                 scoring=self.scorings[index],
             )
 
@@ -270,9 +274,9 @@ class AttentionMethod(Method):
 
     def attention(self, call: AttentionCall) -> Tensor:
         """Compute the layer's attention output, ``[batch, queries, heads, d]``."""
-        return attend_each(call, lambda seq: self.attend_sequence(seq, call.prefill)[0])
+        return attend_each(call, lambda seq: self.attend_sequence(seq)[0])
 
-    def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
+    def attend_sequence(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         """Compute the attention of one sequence: output ``[H, Q, d]`` and LSE float32 ``[H, Q]``."""
         raise NotImplementedError
 

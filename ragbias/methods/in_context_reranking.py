@@ -67,7 +67,7 @@ class QueryContrast(AttentionMethod):
         self._cancelled = cancelled
         self.contrast: Tensor | None = None
 
-    def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
+    def attend_sequence(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         import torch
 
         check_not_cancelled(self._cancelled)

@@ -50,14 +50,14 @@ class SegmentMethod(AttentionMethod):
         """Return the number to add to scores between queries after the documents and keys of documents."""
         return 0.0
 
-    def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
+    def attend_sequence(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         if self.follows_query or not seq.scoring.position_in_keys:
             keys = seq.encoded("offsets", lambda new, first: _at_offsets(seq, new, first))
             tail = self.attend_tail(seq, keys, seq.spans, self._starts(seq, seq.query[:, -seq.new_tail :]))
         else:
-            keys = _at_offsets(seq, seq.key, 0) if prefill else seq.key  # needed only for queries in documents
+            keys = _at_offsets(seq, seq.key, 0) if seq.prefill else seq.key  # needed only for queries in documents
             tail = self._tail_of_fixed_documents(seq)
-        if not prefill:
+        if not seq.prefill:
             return tail
         parts, end = [self._documents(seq, keys), tail], seq.prefix
         if end:

@@ -37,7 +37,7 @@ class SelfExtend(Reweightable):
         check_whole_between("self-extend: group", self.group, Bounds(1, 1_000_000))
         check_whole_between("self-extend: window", self.window, Bounds(1, 10_000_000))
 
-    def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
+    def attend_sequence(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         total, new = seq.key.shape[1], seq.query.shape[1]
         i, scoring = seq.arange(total - new, total), replace(seq.scoring, window=None)
         reach = total if seq.scoring.window is None else seq.scoring.window
@@ -70,7 +70,7 @@ class SelfExtend(Reweightable):
         return output, lse
 
     def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
-        return attend_each(call, lambda seq: by.corrected(seq, *self.attend_sequence(seq, prefill=True), self.scores))
+        return attend_each(call, lambda seq: by.corrected(seq, *self.attend_sequence(seq), self.scores))
 
     def scores(self, seq: SequenceCall, query: Tensor, i: Tensor, count: int) -> Tensor:
         """Score the first ``count`` keys for queries ``[H, Q, d]`` at positions ``i``: ``[H, Q, count]``."""

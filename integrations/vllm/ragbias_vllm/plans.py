@@ -154,7 +154,7 @@ def starts_of(method: SegmentMethod, lengths: Sequence[int]) -> list[int]:
     """
     edges = list(accumulate(lengths))
     keys = torch.empty(1, edges[-1], 0)
-    seq = SequenceCall(0, 0, 0, keys[:, :0], keys, keys, {}, tuple(pairwise(edges)), 0, Scoring(Encoding(), 1.0))
+    seq = SequenceCall(0, 0, False, 0, keys[:, :0], keys, keys, {}, tuple(pairwise(edges)), Scoring(Encoding(), 1.0))
     starts = torch.cat((torch.zeros(1, dtype=torch.int64), method.tail_starts(seq, seq.query)[0, 0]))
     shifted: list[int] = (starts + edges[-1] - method.tail_begin(seq)).tolist()
     return shifted
