@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from ragbias_eval.calibration.calibration_report import plot_channel
+from ragbias_eval.demo import NotesDemo
 from ragbias_eval.report.figures import INK, draw_legend, escape_dollars, render_svg
 
 DEMO = Path("docs/results/smollm2-demo/results.json")  # written by `ragbias demo --model smollm2`
@@ -60,6 +61,4 @@ def draw_channel(record: Mapping[str, Any]) -> Figure:
 def draw_pictures(root: Path) -> None:
     """Draw the picture of the README, as the demo draws it."""
     if (root / DEMO).is_file():
-        from ragbias_eval.demo import notes_run  # imports faiss and sentence-transformers
-
-        save_pair(notes_run.draw_figure(json.loads((root / DEMO).read_text(encoding="utf-8"))), root / "docs/bias")
+        save_pair(NotesDemo.draw(json.loads((root / DEMO).read_text(encoding="utf-8"))), root / "docs/bias")

@@ -24,8 +24,8 @@ import pytest
 import yaml
 
 from ragbias.models import tiny
+from ragbias_eval import demo
 from ragbias_eval.bench.configuration import read_settings
-from ragbias_eval.demo import demo_run, shared
 from support.documented_commands import parse_command, run_script
 
 ROOT = Path(__file__).parents[2]
@@ -82,9 +82,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    small_demo = partial(demo_run.Demo, corpus=30, positions=2, documents=(4, 5))
-    monkeypatch.setattr(demo_run, "Demo", small_demo)
-    monkeypatch.setattr(shared, "COST_ROUNDS", 1)
+    small_demo = partial(demo.TinyDemo, corpus=30, positions=2, documents=(4, 5))
+    monkeypatch.setattr(demo, "TinyDemo", small_demo)
+    monkeypatch.setattr(demo, "COST_ROUNDS", 1)
     return tmp_path
 
 

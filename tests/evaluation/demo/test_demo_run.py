@@ -6,17 +6,16 @@ from functools import partial
 from rich.progress import Progress
 
 from ragbias.methods import NoMethod, Pine
-from ragbias_eval.demo import demo_run as demo
-from ragbias_eval.demo import shared
+from ragbias_eval import demo
 
 FIGURES = ("mean", "worst", "gap", "flip_rate")
 
 
 def test_tiny_has_a_bias_and_pine_removes_it():
     """16 questions at three positions. The margins are far below those measured on hundreds of questions."""
-    prepared = demo.Demo(questions=16, positions=3, corpus=120, seed=5)
+    prepared = demo.TinyDemo(questions=16, positions=3, corpus=120, seed=5)
     task, _ = prepared.task(20)
-    rows = shared.run_methods(task, {"none": NoMethod(), "pine": Pine()}, Progress(disable=True))
+    rows = demo.run_methods(task, {"none": NoMethod(), "pine": Pine()}, Progress(disable=True))
     none, pine = ({name: rows[label][name][0] for name in FIGURES} for label in ("none", "pine"))
     assert none["gap"] >= 0.15
     assert max(point[0] for point in rows["none"]["accuracy_by_position"].values()) >= 0.75
@@ -26,8 +25,8 @@ def test_tiny_has_a_bias_and_pine_removes_it():
 
 
 def test_the_command_measures_every_method_and_draws(tmp_path, monkeypatch, cli):
-    monkeypatch.setattr(shared, "COST_ROUNDS", 1)
-    monkeypatch.setattr(demo, "Demo", partial(demo.Demo, documents=(4, 5), positions=2, corpus=30))
+    monkeypatch.setattr(demo, "COST_ROUNDS", 1)
+    monkeypatch.setattr(demo, "TinyDemo", partial(demo.TinyDemo, documents=(4, 5), positions=2, corpus=30))
     code, printed, _ = cli("demo", "--model", "tiny", "--questions", "5", "--out", str(tmp_path))
     assert (
         code == 0
@@ -37,7 +36,7 @@ def test_the_command_measures_every_method_and_draws(tmp_path, monkeypatch, cli)
     written = json.loads((tmp_path / "results.json").read_text())
     assert set(written) == {"settings", "results"}
     assert list(written["results"]) == ["4", "5"]
-    assert list(written["results"]["5"]) == demo.METHODS.split(",")
+    assert list(written["results"]["5"]) == demo.TINY_METHODS.split(",")
     assert set(written["results"]["5"]["pine"]) == {
         "accuracy_by_position", "mean", "worst", "gap", "flip_rate", "prefill_ratio"
     }  # fmt: skip

@@ -1,6 +1,6 @@
 """The notes for the demo of a real model."""
 
-from ragbias_eval.demo.notes_run import read_notes
+from ragbias_eval.demo import read_notes
 
 
 def test_every_note_answers_its_own_question_only():

@@ -2,20 +2,20 @@
 
 import io
 import json
+from itertools import islice
 
 import pytest
 from rich.console import Console
 from rich.progress import Progress
 
 from ragbias.errors import RunError
-from ragbias_eval.commands.demo import make_notes_tables
-from ragbias_eval.demo import notes_run
+from ragbias_eval.demo import NotesDemo
 
 SMALL = {"model": "tiny", "questions": 5, "documents": 3, "positions": 2}
 
 
 def test_figures_pair_with_plain_and_invariant_ones_are_flat():
-    prepared = notes_run.NotesDemo(**SMALL)
+    prepared = NotesDemo(**SMALL)
     outcome = prepared.run(bar := Progress(disable=True))
     results = outcome["results"]
     assert list(results) == ["none", "pine", "rotor", "pcw"]
@@ -27,7 +27,7 @@ def test_figures_pair_with_plain_and_invariant_ones_are_flat():
         assert set(row["accuracy_by_position"]) == {"0", "2"}
         assert name == "none" or row["logprob"]["gap"][0] == 0
     assert json.loads(json.dumps(outcome))["settings"]["questions"] == 5
-    (axis,) = notes_run.draw_figure(outcome).axes
+    (axis,) = NotesDemo.draw(outcome).axes
     curves = [line.get_label() for line in axis.lines if line.get_marker() != "None"]
     assert curves == ["none (plain tiny)", "pine (order-invariant)"]  # as on the start page
 
@@ -41,7 +41,7 @@ def test_nothing_of_the_tables_is_cut_off_on_80_columns():
     }
     outcome = {"settings": {"questions": 20, "documents": 10}, "results": {"none": row, "pine": row, "rotor": row}}
     shown = Console(width=80, file=io.StringIO())
-    shown.print(*make_notes_tables(outcome), sep="\n")
+    shown.print(*islice(NotesDemo.report(outcome), 2), sep="\n")
     output = shown.file.getvalue()
     assert "…" not in output and output.count("rotor") == 2 and output.count("none") == 1
     assert output.count("-2.01 (0.65)") == 3 * 5 and output.count("-1.01 (-1.42 to -0.65)") == 2 * 3
@@ -49,4 +49,4 @@ def test_nothing_of_the_tables_is_cut_off_on_80_columns():
 
 def test_more_questions_than_notes_are_refused():
     with pytest.raises(RunError, match="questions=31, but the demo of tiny has 30 questions; use fewer"):
-        notes_run.NotesDemo(**{**SMALL, "questions": 31})
+        NotesDemo(**{**SMALL, "questions": 31})

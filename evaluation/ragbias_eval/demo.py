@@ -1,0 +1,323 @@
+"""The demos: questions for ``tiny`` about its made-up world, and questions for real models about invented notes.
+
+Both search their texts in a FAISS index, and put the gold document at several positions of the stock prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, NamedTuple
+
+import torch
+from matplotlib.figure import Figure
+from rich.progress import Progress
+from rich.table import Table
+
+from ragbias.data.intervals import format_figure
+from ragbias.data.questions import best_subspan_em
+from ragbias.data.retrieval import Index, stock_prompt
+from ragbias.errors import RunError
+from ragbias.generation.preparing import split_prompt
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method, NoMethod, ParallelContextWindows, Pine, RoToR, default_method, get, parse_methods
+from ragbias.models.tiny.world import held_out_corpus, held_out_questions
+from ragbias_eval import ACCURACY, LOGPROB
+from ragbias_eval.bench.plan import Unit, run_unit
+from ragbias_eval.cost import measure_costs, versions
+from ragbias_eval.measures.aggregates import summarise_records
+from ragbias_eval.metrics import exact_match
+from ragbias_eval.report.charts import RELATIVE_LOGPROB, draw_overlaid
+from ragbias_eval.report.tables import make_table
+from ragbias_eval.runs import Record
+from ragbias_eval.tasks.task import Case, Task, place_gold, spread_positions
+
+TINY = "tiny"
+TINY_METHODS = "none,segmented,pine,channel-scaling,attention-sorting,long-context-reorder,canonical-order"
+TINY_FIGURES = ("accuracy_by_position", "mean", "worst", "gap", "flip_rate")
+NOTES_METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
+COST_ROUNDS = 7  # rounds of cost measurements
+CASES_PER_TURN = 10  # cases that run with one method before the next method runs
+
+
+class GoldQuestion(NamedTuple):
+    """A question with its documents. The prompt ends with ``begin``, which is the beginning of the answer."""
+
+    question: str
+    gold: str
+    others: Sequence[str]  # most similar first
+    answer: str
+    begin: str = ""
+
+
+@dataclass(frozen=True)
+class StockQA(Task):
+    """Questions in the stock prompt, with the gold document at each of the ``positions``, counted from 0."""
+
+    lm: DebiasedLM
+    questions: Sequence[GoldQuestion]
+    positions: Sequence[int]
+    metric: Callable[[str, Sequence[str]], float]
+
+    name = "demo"
+    max_new_tokens = 8
+    chat = False  # the stock prompt already includes the chat template
+
+    def cases(self) -> Iterator[Case]:
+        for index, question in enumerate(self.questions):
+            name = f"{index:06}"
+            for documents, position, _ in place_gold(question.gold, question.others, self.positions, 1, name):
+                prompt = stock_prompt(self.lm, documents, question.question)
+                yield Case(
+                    id=f"{name}/{position}",
+                    question=name,
+                    text=prompt + self.continuation(prompt, question.begin) if question.begin else prompt,
+                    documents=tuple(documents),
+                    answers=(question.answer,),
+                    gold_position=position,
+                )
+
+    def score(self, case: Case, prediction: str) -> float:
+        return self.metric(prediction, case.answers)
+
+
+def run_methods(
+    task: StockQA, methods: Mapping[str, Method], bar: Progress, measures: tuple[str, ...] = (ACCURACY,),
+    batch_size: int = CASES_PER_TURN, invariant_once: bool = False,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Run all methods on all cases. Return the results by method, see ``summarise_records``."""
+    cases = list(task.cases())
+    progress = bar.add_task("answering", total=len(cases) * len(methods))
+    records: list[Record] = []
+    for begin in range(0, len(cases), CASES_PER_TURN):
+        batch = tuple(cases[begin : begin + CASES_PER_TURN])
+        unit = Unit(task.lm.name, task, batch, methods, batch_size, measures, invariant_once=invariant_once)
+        for answered in run_unit(unit, task.lm):
+            records += answered
+            bar.update(progress, advance=len(answered))
+    (result,) = summarise_records(records)["results"]
+    return dict(result["methods"])
+
+
+def _describe_conditions(lm: DebiasedLM) -> dict[str, Any]:
+    return {"dtype": str(lm.model.dtype), "versions": versions(), "threads": torch.get_num_threads()}
+
+
+class TinyDemo:
+    """Index, questions and model of one run with ``tiny``.
+
+    Args:
+        questions: number of questions. Each runs with the gold document at every position.
+        corpus: number of passages in the index.
+        positions: number of positions of the gold document.
+        documents: numbers of documents to retrieve. All questions run with each number.
+    """
+
+    def __init__(
+        self,
+        questions: int = 40,
+        seed: int = 0,
+        corpus: int = 200,
+        positions: int = 5,
+        documents: tuple[int, ...] = (10, 20),
+    ) -> None:
+        self.seed, self.positions, self.documents = seed, positions, documents
+        self.lm = DebiasedLM.from_pretrained(TINY, "none")
+        passages = held_out_corpus(corpus, seed)
+        self.questions = held_out_questions(passages, questions, seed)
+        self.index = Index([passage.document for passage in passages])
+
+    def task(self, documents: int) -> tuple[StockQA, float]:
+        """Return a task whose prompts have ``documents`` passages, and the index's recall of gold passages.
+
+        If the index does not find the gold passage, the gold passage replaces the last retrieved passage.
+        """
+        golds, hits = [], 0
+        for question in self.questions:
+            gold, found = question.gold.document, self.index.search(question.question, documents)
+            hits += gold in found
+            others = [text for text in found if text != gold][: documents - 1]
+            golds.append(GoldQuestion(question.question, gold, others, question.answer))
+        return StockQA(self.lm, golds, spread_positions(documents, self.positions), exact_match), hits / len(golds)
+
+    def run(self, bar: Progress) -> dict[str, Any]:
+        """Measure every method.
+
+        Returns:
+            JSON data: ``settings``, and ``results`` by number of documents and method. Positions are counted from 0.
+            Results are ``[estimate, low, high]`` with 95% intervals.
+        """
+        methods, results, hits = parse_methods(TINY_METHODS, TINY), {}, {}
+        for documents in self.documents:
+            task, hits[str(documents)] = self.task(documents)
+            cases = [case for case in task.cases() if case.gold_position == task.positions[0]][:COST_ROUNDS]
+            prompts = [split_prompt(case.text, case.documents, None).parts for case in cases]
+            costs = measure_costs(task.lm, prompts, methods, len(prompts))
+            results[str(documents)] = {
+                name: {
+                    **{figure: row[figure] for figure in TINY_FIGURES},
+                    "prefill_ratio": costs[name]["prefill_ratio"][0],
+                }
+                for name, row in run_methods(task, methods, bar).items()
+            }
+        settings = {
+            "model": TINY,
+            **_describe_conditions(self.lm),
+            "questions": len(self.questions),
+            "corpus_passages": len(self.index.texts),
+            "seed": self.seed,
+            "methods": [str(method) for method in methods.values()],
+            "retriever_found_gold": hits,
+        }
+        return {"settings": settings, "results": results}
+
+    @staticmethod
+    def draw(outcome: dict[str, Any]) -> Figure:
+        """Draw accuracy by position for all methods, in a panel for each number of documents."""
+        title = f"documents, {outcome['settings']['questions']} questions, {TINY}"
+        panels = {
+            f"{documents} {title}": {name: row["accuracy_by_position"] for name, row in rows.items()}
+            for documents, rows in outcome["results"].items()
+        }
+        return draw_overlaid(panels)
+
+    @staticmethod
+    def report(outcome: dict[str, Any]) -> Iterator[Table | str]:
+        """Yield a table for each number of documents, then an explanation."""
+        margin = 0.0
+        for documents, results in outcome["results"].items():
+            positions = list(next(iter(results.values()))["accuracy_by_position"])
+            title = f"{documents} documents: accuracy with the answer in document ..."
+            headings = [str(int(position) + 1) for position in positions]
+            table = make_table(title, "method", *headings, "mean", "worst", "gap", "flips", "cost")
+            for name, row in results.items():
+                points = [row["accuracy_by_position"][position] for position in positions]
+                margin = max(margin, *(max(high - estimate, estimate - low) for estimate, low, high in points))
+                figures = [f"{point[0]:.2f}" for point in (*points, row["mean"], row["worst"], row["gap"])]
+                table.add_row(name, *figures, f"{row['flip_rate'][0]:.0%}", f"x{row['prefill_ratio']:.2f}")
+            yield table
+        yield (
+            f"With {outcome['settings']['questions']} questions, an accuracy may be off by up to {margin:.2f} (the "
+            "widest 95% interval).\n"
+            "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
+            "The model is biased because its training data has answers near the ends of prompts (docs/results/tiny.md)."
+        )
+
+
+@dataclass(frozen=True)
+class Note:
+    """A text, a question about it, and an answer sentence. The sentence consists of ``begin`` and ``answer``.
+
+    The prompt includes ``begin``, so that the model continues with ``answer``. Otherwise, models that write sentences
+    usually begin with other words.
+    """
+
+    title: str
+    text: str
+    question: str
+    begin: str
+    answer: str
+
+    @property
+    def document(self) -> str:
+        return f"{self.title}\n{self.text}"
+
+
+def read_notes() -> list[Note]:
+    """Read all notes (CC0). They are invented, so models cannot know the answers."""
+    lines = (resources.files(__package__) / "notes.jsonl").read_text(encoding="utf-8").splitlines()
+    return [Note(**json.loads(line)) for line in lines]
+
+
+class NotesDemo:
+    """Model and questions of one run with a real model.
+
+    Args:
+        questions: number of questions, drawn with ``seed``.
+        documents: number of notes in a prompt.
+        positions: number of positions of the gold note.
+    """
+
+    def __init__(self, model: str, questions: int = 20, seed: int = 0, documents: int = 10, positions: int = 5) -> None:
+        all_notes = read_notes()
+        if questions > len(all_notes):
+            raise RunError(f"questions={questions}, but the demo of {model} has {len(all_notes)} questions; use fewer")
+        sizes = {"questions": questions, "documents": documents, "positions": positions}
+        self.settings = {"model": model, **sizes, "seed": seed}
+        self.default = default_method(model)
+        self.methods = {method.name: method for method in NOTES_METHODS} | {self.default: get(self.default)}
+        self.lm = DebiasedLM.from_pretrained(model, "none")
+        index = Index([note.document for note in all_notes])
+        golds = []
+        for note in random.Random(seed).sample(all_notes, questions):
+            others = [text for text in index.search(note.question, documents + 1) if text != note.document]
+            golds.append(GoldQuestion(note.question, note.document, others[: documents - 1], note.answer, note.begin))
+        self.task = StockQA(self.lm, golds, spread_positions(documents, positions), best_subspan_em)
+
+    def run(self, bar: Progress) -> dict[str, Any]:
+        """Measure all methods. Invariant methods run in only one order, because all orders give bit-identical answers.
+
+        Returns:
+            JSON data: ``settings``, and ``results`` by method. Results are ``[estimate, low, high]`` with 95%
+            intervals. Differences are paired by question. Log-probabilities are in nats.
+        """
+        begin = time.perf_counter()
+        rows = run_methods(self.task, self.methods, bar, (ACCURACY, LOGPROB), batch_size=1, invariant_once=True)
+        settings = {
+            **self.settings,
+            **_describe_conditions(self.lm),
+            "methods": [str(method) for method in self.methods.values()],
+            "default": self.default,
+            "seconds": round(time.perf_counter() - begin, 1),
+        }
+        return {"settings": settings, "results": {name: _select_figures(row) for name, row in rows.items()}}
+
+    @staticmethod
+    def draw(outcome: dict[str, Any]) -> Figure:
+        """Draw log-probabilities of the plain model and the default method by gold position.
+
+        The plain model's mean is subtracted from all values.
+        """
+        names = {"none": f"plain {outcome['settings']['model']}", outcome["settings"]["default"]: "order-invariant"}
+        curves = {
+            f"{label} ({name})": outcome["results"][label]["minus_plain_mean_by_position"]
+            for label, name in names.items()
+        }
+        return draw_overlaid({"": curves}, scale=RELATIVE_LOGPROB)
+
+    @staticmethod
+    def report(outcome: dict[str, Any]) -> Iterator[Table | str]:
+        """Yield tables of at most 80 columns with results by position and differences, then an explanation."""
+        settings, results = outcome["settings"], outcome["results"]
+        positions = list(results["none"]["minus_plain_mean_by_position"])
+        count, notes = settings["questions"], settings["documents"]
+        title = f"{count} questions, {notes} notes: gold answer minus the plain mean, with the answer in note ..."
+        by_position = make_table(title, "method", *(str(int(position) + 1) for position in positions))
+        against = make_table("Mean minus the plain model's ...", "method", "mean", "worst position", "best position")
+        for name, row in results.items():
+            minus, accuracy = row["minus_plain_mean_by_position"], row["accuracy_by_position"]
+            by_position.add_row(name, *(f"{minus[key][0]:+.2f} ({accuracy[key][0]:.2f})" for key in positions))
+            if name != "none":
+                against.add_row(name, *(format_figure(row[f"minus_plain_{end}"]) for end in ("mean", "worst", "best")))
+        yield from (by_position, against)
+        yield (
+            "Log-probability of the gold answer in nats (-0.69: half as probable), accuracy in brackets; 95% "
+            "intervals.\n"
+            f"Plain model, best position minus worst: {format_figure(results['none']['logprob']['gap'])}. "
+            f"This bias was not trained on purpose.\nThe measurement took {settings['seconds']:.0f} s."
+        )
+
+
+def _select_figures(row: dict[str, Any]) -> dict[str, Any]:
+    logprob, minus = row["logprob"], row["logprob"]["minus_plain"]
+    return {
+        "logprob": {name: logprob[name] for name in ("mean", "worst", "best", "gap")},
+        **{f"minus_plain_{name}": minus[name] for name in ("mean", "worst", "best")},
+        "minus_plain_mean_by_position": minus["by_position"],
+        "accuracy": row["mean"],
+        "accuracy_by_position": row["accuracy_by_position"],
+    }
