@@ -17,9 +17,8 @@ from ragbias.data.intervals import Estimate, Interval, draw_counts, format_figur
 from ragbias.errors import RagBiasError
 from ragbias_eval.measures.aggregates import scored_records
 from ragbias_eval.measures.per_question import group_by, mean_by_question
-from ragbias_eval.report.read_runs import read_run
 from ragbias_eval.report.tables import make_table
-from ragbias_eval.runs import Record
+from ragbias_eval.runs import Record, read_run
 from studies import arguments_of
 
 # RewardBench's sections: a subset's weight is its number of pairs; math-prm weighs as much as all code subsets.

@@ -13,9 +13,9 @@ from typing import Any
 from ragbias.data.intervals import MIN_QUESTIONS
 from ragbias.errors import DataError, RunError
 from ragbias_eval.measures.aggregates import setting_of
+from ragbias_eval.report.combine import summarise_runs
 from ragbias_eval.report.html import as_html
-from ragbias_eval.report.read_runs import Run, read_run, summarise_runs
-from ragbias_eval.runs import COST, GZIP_SUFFIX, NOISE, ROWS, SETTINGS, SUMMARY, Record, as_json_lines
+from ragbias_eval.runs import COST, GZIP_SUFFIX, NOISE, ROWS, SETTINGS, SUMMARY, Record, Run, as_json_lines, read_run
 
 REPORT = "report.html"
 LARGEST = 3_000_000  # maximum number of bytes of a stored run, and of the answers of all stored runs

@@ -1,9 +1,15 @@
-"""Read the folder of a bench run: files of answers, which may be gzipped, and JSON files."""
+"""The folder of a bench run: records of answers, and JSON files. A lock admits one writing process at a time.
+
+Files of records may be gzipped to be read, but not to be extended.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
@@ -11,8 +17,9 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from ragbias.data.jsonl import Line, read_lines
-from ragbias.display import validation_message
-from ragbias.errors import DataError
+from ragbias.display import describe_changes, validation_message
+from ragbias.errors import DataError, RunError
+from ragbias.files import file_name_in_errors, sync_folder, write_atomically
 
 ROWS = "rows.jsonl"
 NOISE = "noise.jsonl"  # second answers to repeated cases
@@ -20,6 +27,7 @@ COST = "cost.json"
 SETTINGS = "settings.json"
 SUMMARY = "summary.json"
 GZIP_SUFFIX = ".gz"  # suffix of a compressed file of records
+LOCK = ".lock"
 
 T = TypeVar("T")
 Key: TypeAlias = tuple[str, str, str, str]
@@ -115,10 +123,29 @@ class _SettingsFile(BaseModel, extra="allow", strict=True):
     settings: dict[str, Any] = {}
 
 
-def find_records_file(folder: Path, name: str) -> Path | None:
-    """Find a file of records, plain or gzipped. ``name`` is ``ROWS`` or ``NOISE``. Return None if there is no file."""
-    paths = (folder / name, folder / f"{name}{GZIP_SUFFIX}")
-    return next(filter(Path.is_file, paths), None)
+@dataclass(frozen=True)
+class Run:
+    """The files of a run. ``cost`` and ``settings`` are empty if their files are missing."""
+
+    folder: Path
+    records: list[Record]
+    noise: list[Record]
+    cost: Costs
+    settings: dict[str, Any]
+
+
+def read_run(folder: Path) -> Run:
+    """Read the folder of a run. Raise ``RunError`` if it has no answers."""
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder; expected the --out folder of a bench")
+    rows, again = (
+        next(filter(Path.is_file, (folder / name, folder / f"{name}{GZIP_SUFFIX}")), None) for name in (ROWS, NOISE)
+    )
+    if rows is None:
+        raise RunError(f"{folder} has no {ROWS} or {ROWS}.gz; expected the --out folder of a bench")
+    if not (records := read_records(rows)):
+        raise RunError(f"{rows} contains no answers yet; run the bench again to resume it")
+    return Run(folder, records, read_records(again) if again else [], read_costs(folder), read_run_description(folder))
 
 
 def cost_key(model: str, task: str, documents: int) -> str:
@@ -145,3 +172,90 @@ def _read_json(path: Path, form: TypeAdapter[T], remedy: str) -> T | None:
         return form.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
         raise DataError(f"{path} is damaged: {validation_message(error)}; {remedy}") from error
+
+
+class RecordFile:
+    """A file of records as JSON lines, without repetitions."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+        self.by_key: dict[Key, Record] = {record.key: record for record in read_records(path)}
+        with path.open("r+b") as file:  # drop an incomplete last line
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+    def append(self, records: Sequence[Record]) -> int:
+        """Write the records that the file lacks, flush them to disk, and return their number."""
+        new = [record for record in records if record.key not in self.by_key]
+        with file_name_in_errors(self.path), self.path.open("ab") as file:
+            file.write(as_json_lines(new).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self.by_key.update((record.key, record) for record in new)
+        return len(new)
+
+    def sort(self, keys: Sequence[Key]) -> None:
+        """Sort the records in the order of ``keys``. Records with other keys come last."""
+        if list(self.by_key)[: len(keys)] != keys:
+            self.by_key = {**{key: self.by_key[key] for key in keys}, **self.by_key}
+            write_atomically(self.path, as_json_lines(self.by_key.values()).encode())
+
+
+@contextmanager
+def locked_store(folder: Path, about: Mapping[str, Any]) -> Iterator[Store]:
+    """Create a run's folder if it is missing. Lock it until the ``with`` block ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{folder}: another process writes to it; wait for it, or give a new folder") from None
+        yield Store(folder, about)
+
+
+class Store:
+    """The folder of a run. ``about`` is the description of the run, see ``describe_run``.
+
+    A run resumes only with the same settings, or with a higher limit, which leaves the first questions unchanged. Until
+    the first record is written, a run with other settings can take over the folder.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self._check_settings(json.loads(json.dumps(about)))
+        self.records, self.noise = RecordFile(folder / ROWS), RecordFile(folder / NOISE)
+        sync_folder(folder)
+
+    def _check_settings(self, about: dict[str, Any]) -> None:
+        if (before := read_run_description(self.folder)) and holds_records(self.folder):
+            changed = describe_changes(before["decides"], about["decides"])
+            if not changed:
+                return
+            if not _differ_only_in_higher_limit(before["decides"], about["decides"]):
+                raise RunError(f"{self.folder} contains another run ({'; '.join(changed)}); give a new folder")
+            (self.folder / SUMMARY).unlink(missing_ok=True)  # outdated
+        self.write(SETTINGS, about)
+
+    def write(self, name: str, data: Any) -> None:
+        write_atomically(self.folder / name, (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def holds_records(folder: Path) -> bool:
+    return any((folder / name).is_file() and (folder / name).stat().st_size for name in (ROWS, NOISE))
+
+
+def check_folder_contents(folder: Path) -> None:
+    """Raise ``RunError`` if the folder contains something other than a run that can resume."""
+    if compressed := [path.name for path in folder.glob(f"*{GZIP_SUFFIX}")]:
+        raise RunError(
+            f"{folder} contains {compressed[0]}: compressed answers cannot be extended; give a new folder, or unpack "
+            "it with gunzip first"
+        )
+    others = sorted(path.name for path in folder.glob("*") if not path.name.startswith((LOCK, SETTINGS)))
+    if others and not (folder / SETTINGS).exists():
+        raise RunError(f"{folder} contains {others[0]!r} but no run of a bench ({SETTINGS}); give a new folder")
+
+
+def _differ_only_in_higher_limit(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    old, new = before.get("limit"), now.get("limit")
+    return isinstance(old, int) and isinstance(new, int) and old < new and {**before, "limit": new} == now

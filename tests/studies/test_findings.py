@@ -5,7 +5,8 @@ import re
 import pytest
 
 from ragbias.data.intervals import format_figure
-from ragbias_eval.report.read_runs import differences_from, read_run, summarise_runs
+from ragbias_eval.report.combine import differences_from, summarise_runs
+from ragbias_eval.runs import read_run
 from studies.publish import RESULTS, ROOT, study_names
 from studies.stored_runs import read_stored
 

@@ -11,8 +11,8 @@ import pytest
 from ragbias.errors import DataError, RunError
 from ragbias.methods import DEFAULT_METHOD
 from ragbias_eval.bench.configuration import read_settings
-from ragbias_eval.report.read_runs import read_run, summarise_runs
-from ragbias_eval.runs import as_json_lines, read_records
+from ragbias_eval.report.combine import summarise_runs
+from ragbias_eval.runs import as_json_lines, read_records, read_run
 from studies import stored_runs
 from studies.pictures import DEMO, draw_pictures
 from studies.publish import EVIDENCE, MARKED, PAGES, ROOT, SETTINGS, make_files, publish, study_names

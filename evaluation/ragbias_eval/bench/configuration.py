@@ -1,12 +1,15 @@
-"""The settings of a bench, from a YAML file or the command line."""
+"""The settings of a bench, from a YAML file or the command line, and their description in a run's folder."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml  # a dependency of transformers
+import torch
+import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -23,7 +26,9 @@ from ragbias.display import validation_message
 from ragbias.errors import RagBiasError, RunError
 from ragbias.files import irregular_kind
 from ragbias.models.named import no_model_message
+from ragbias.readers import reader_folder
 from ragbias_eval import ACCURACY, Measure
+from ragbias_eval.cost import describe_machine, versions
 from ragbias_eval.tasks import make_task, task_class
 from ragbias_eval.tasks.task import Limit, Seed, Several, Task
 
@@ -120,3 +125,43 @@ def validate_settings(content: Mapping[str, Any], source: str) -> BenchConfigura
     except ValidationError as error:
         known = list(BenchConfiguration.model_fields)
         raise RunError(f"{source}: {validation_message(error, known)}") from error
+
+
+def describe_run(settings: BenchConfiguration) -> dict[str, Any]:
+    """Describe a run as JSON data. Only the settings in the entry ``decides`` affect the answers."""
+    return {
+        "decides": {
+            "models": settings.models,
+            "methods": "".join(settings.methods.split()),
+            "tasks": [_describe_task(task) for task in settings.tasks],
+            "seeds": settings.seeds,
+            "limit": settings.limit,
+            "measure": settings.measure,
+            "batch_size": settings.batch_size,
+            **({"invariant_once": True} if settings.invariant_once else {}),
+            **hash_readers(settings.methods),
+            "dtype": settings.dtype,
+            "device": "cuda" if torch.cuda.is_available() else "cpu",
+            **versions(),
+        },
+        "settings": settings.model_dump(mode="json"),
+        "machine": describe_machine(),
+    }
+
+
+def hash_readers(methods: str) -> dict[str, Any]:
+    """Return the hash of each reader adapter in ``methods``. The hash changes if a reader is trained again."""
+    digests = {}
+    for reader in re.findall(r"""\breader\s*=\s*['"]?([^,'")]+)""", methods):
+        files = [path for path in sorted(reader_folder(reader).glob("*")) if path.is_file()]
+        digests[reader] = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    return {"readers": digests} if digests else {}
+
+
+def _describe_task(task: TaskSettings) -> dict[str, Any]:
+    """Describe a task as JSON data, with the names and hashes of data files instead of their paths."""
+    plain = {"name": task.name, **task.options}
+    if "data" in plain:
+        files = task.make(0, None).data  # type: ignore[attr-defined]
+        plain["data"] = [{"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path in files]
+    return plain

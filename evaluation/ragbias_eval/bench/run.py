@@ -10,13 +10,22 @@ from ragbias.generation.preparing import find_origin
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 from ragbias.readers import check_readers, reader_of
-from ragbias_eval.bench.configuration import BenchConfiguration
+from ragbias_eval.bench.configuration import BenchConfiguration, describe_run
 from ragbias_eval.bench.plan import BenchPlan, first_cases, run_unit
-from ragbias_eval.bench.store import Store, check_folder_contents, describe_run, holds_records, locked_store
 from ragbias_eval.cost import DECODED_TOKENS, measure_costs
 from ragbias_eval.measures.aggregates import summarise_records
 from ragbias_eval.measures.per_question import group_by
-from ragbias_eval.runs import COST, SUMMARY, Costs, cost_key, read_costs
+from ragbias_eval.runs import (
+    COST,
+    SUMMARY,
+    Costs,
+    Store,
+    check_folder_contents,
+    cost_key,
+    holds_records,
+    locked_store,
+    read_costs,
+)
 
 COST_PROMPTS = 5  # rounds of the cost measurement, each with another prompt
 

@@ -81,9 +81,8 @@ def bench(
     """Run all models, methods, tasks and seeds on benchmark files. Repeat the command to resume a stopped run."""
     use_idle_cores()
     from ragbias_eval.bench.run import run
-    from ragbias_eval.bench.store import holds_records
     from ragbias_eval.report.tables import as_tables
-    from ragbias_eval.runs import ROWS, SUMMARY
+    from ragbias_eval.runs import ROWS, SUMMARY, holds_records
 
     terminal.quiet_libraries()
     settings = _read_settings(files or [], task or [], {**context.params, "models": model, "data": data})

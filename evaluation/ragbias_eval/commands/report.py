@@ -24,7 +24,9 @@ def report(
     Methods of several runs share a table if model, task and number of documents are equal.
     """
     from ragbias_eval.report import tables
-    from ragbias_eval.report.read_runs import differences_from, read_run, summarise_runs
+    from ragbias_eval.report.combine import differences_from, summarise_runs
+    from ragbias_eval.report.html import as_html
+    from ragbias_eval.runs import read_run
 
     runs = [read_run(folder) for folder in folders]
     summary = summarise_runs(runs)
@@ -43,8 +45,6 @@ def report(
     if any(map(tables.shows_order, summary["results"])):
         console.print(f"order: {tables.ORDER_LEGEND}")
     if html is not None:
-        from ragbias_eval.report.html import as_html
-
         write_text(as_html(summary, runs), html)
     write_json(summary, json_path)
     for path in filter(None, (html, json_path)):

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
 
 from ragbias.data.intervals import LEVEL, format_figure
 from ragbias.display import printable
@@ -16,11 +17,8 @@ from ragbias_eval import ACCURACY, LOGPROB
 from ragbias_eval.measures.aggregates import figures_of
 from ragbias_eval.report import charts, tables
 from ragbias_eval.report.figures import Style, data_url, make_styles
-from ragbias_eval.report.read_runs import Run
 from ragbias_eval.report.tables import Grid
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from ragbias_eval.runs import Run
 
 READING_NOTES = (
     "Tables are sorted by the worst position, best method first. Position 1 is the first document of the prompt.",

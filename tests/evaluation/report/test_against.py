@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ragbias.errors import RunError
-from ragbias_eval.report.read_runs import Run, differences_from, read_run, summarise_runs
+from ragbias_eval.report.combine import differences_from, summarise_runs
+from ragbias_eval.runs import Run, read_run
 from support.bench_records import logprobs_with
 
 KEPT = Path(__file__).parents[3] / "docs/results/smollm2-depth"

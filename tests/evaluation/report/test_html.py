@@ -9,9 +9,10 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
+from ragbias_eval.report.combine import summarise_runs
 from ragbias_eval.report.html import as_html
-from ragbias_eval.report.read_runs import Run, summarise_runs
 from ragbias_eval.report.tables import MAX_COLUMNS
+from ragbias_eval.runs import Run
 from support.bench_records import logprobs_with, records_with, u_shape
 
 EVIL = "<script>alert('x')</script>"

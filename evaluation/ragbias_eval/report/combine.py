@@ -1,10 +1,9 @@
-"""Read the folders of bench runs, finished or not, and combine them into one summary."""
+"""Combine bench runs, finished or not, into one summary."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,45 +14,11 @@ from ragbias_eval.measures.aggregates import Setting, minus_plain, setting_of, s
 from ragbias_eval.measures.bootstrap import Scores
 from ragbias_eval.measures.per_question import group_by
 from ragbias_eval.report.tables import format_title
-from ragbias_eval.runs import (
-    NOISE,
-    ROWS,
-    Costs,
-    Record,
-    find_records_file,
-    read_costs,
-    read_records,
-    read_run_description,
-)
+from ragbias_eval.runs import Costs, Run
 
 # task options that change the prompts
 PROMPT_OPTIONS = "indices", "chat", "shorten", "explain", "letters", "seed"
 MAY_DIFFER = ("models", "methods", "tasks", "name")  # settings that may differ between the runs of a report
-
-
-@dataclass(frozen=True)
-class Run:
-    """The files of a run. ``cost`` and ``settings`` are empty if their files are missing."""
-
-    folder: Path
-    records: list[Record]
-    noise: list[Record]
-    cost: Costs
-    settings: dict[str, Any]
-
-
-def read_run(folder: Path) -> Run:
-    """Read the folder of a run. Raise ``RunError`` if it has no answers."""
-    if not folder.is_dir():
-        raise RunError(f"{folder} is not a folder; expected the --out folder of a bench")
-    rows, again = find_records_file(folder, ROWS), find_records_file(folder, NOISE)
-    if rows is None:
-        raise RunError(f"{folder} has no {ROWS} or {ROWS}.gz; expected the --out folder of a bench")
-    records = read_records(rows)
-    if not records:
-        raise RunError(f"{rows} contains no answers yet; run the bench again to resume it")
-    noise = read_records(again) if again else []
-    return Run(folder, records, noise, read_costs(folder), read_run_description(folder))
 
 
 def summarise_runs(runs: Sequence[Run]) -> dict[str, Any]:

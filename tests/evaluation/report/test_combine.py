@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from ragbias.errors import DataError, RunError
-from ragbias_eval.report.read_runs import read_run, summarise_runs
-from ragbias_eval.runs import as_json_lines
+from ragbias_eval.report.combine import summarise_runs
+from ragbias_eval.runs import as_json_lines, read_run
 from support.bench_records import records_with, u_shape
 
 POSITIONS = [0, 4, 9]

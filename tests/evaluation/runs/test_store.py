@@ -6,8 +6,7 @@ import multiprocessing
 import pytest
 
 from ragbias.errors import DataError, MethodError, RunError
-from ragbias_eval.bench.store import check_folder_contents, locked_store
-from ragbias_eval.runs import Record, as_json_lines
+from ragbias_eval.runs import Record, as_json_lines, check_folder_contents, locked_store
 
 ABOUT = {"decides": {"methods": "none", "limit": 3}, "settings": {"workers": 2}}
 
