@@ -31,7 +31,7 @@ from ragbias_eval.bench.plan import Unit, run_unit
 from ragbias_eval.cost import measure_costs, versions
 from ragbias_eval.measures.aggregates import summarise_records
 from ragbias_eval.metrics import exact_match
-from ragbias_eval.report.charts import RELATIVE_LOGPROB, draw_overlaid
+from ragbias_eval.report.figures import RELATIVE_LOGPROB, draw_overlaid
 from ragbias_eval.report.tables import make_table
 from ragbias_eval.runs import Record
 from ragbias_eval.tasks.task import Case, Task, place_gold, spread_positions

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from ragbias.data.intervals import Interval
 from ragbias.data.questions import Question
@@ -17,9 +18,6 @@ from ragbias_eval.cost import Cost
 from ragbias_eval.report import figures
 from ragbias_eval.report.html import Section, render_page
 from ragbias_eval.report.tables import Grid
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Costs: TypeAlias = Mapping[str, Cost]
 
@@ -75,35 +73,25 @@ def as_dict(report: AuditReport) -> dict[str, Any]:
 def build_tables(audit: Audit, costs: Costs) -> list[Grid]:
     """Build tables of flips, of preferred positions and, if some questions have accepted answers, of accuracies."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
-    flips = [
-        [
-            label,
-            format_percent(outcome.headline.flips),
-            f"{outcome.headline.floor.estimate:.0%}",
-            format_percent(outcome.headline.excess),
-            _format_verdict(outcome),
-            f"{outcome.changed.estimate:.0%}",
-            f"x{costs[label]['prefill_ratio'][0]:.2f}" if label in costs else "-",
-            f"x{costs[label]['peak_ratio'][0]:.2f}" if label in costs else "-",
-        ]
-        for label, outcome in audit.outcomes.items()
-    ]
     parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
-    preferences = []
+    flips, positions, right = [], [], []
     for label, outcome in audit.outcomes.items():
-        preference = outcome.preference
-        shares = [f"{part.estimate:+.1%}" for part in preference.excess] or ["-"] * parts
+        found, preference = outcome.headline, outcome.preference
+        shares = [format_percent(found.flips), f"{found.floor.estimate:.0%}", format_percent(found.excess)]
+        names = ("prefill_ratio", "peak_ratio")
+        ratios = [f"x{costs[label][name][0]:.2f}" if label in costs else "-" for name in names]
+        flips.append([label, *shares, _format_verdict(outcome), f"{outcome.changed.estimate:.0%}", *ratios])
         counts = f"{preference.answers} of {preference.total}"
-        preferences.append([label, counts if preference.excess else f"{counts}: too few", *shares])
+        if preference.excess:
+            positions.append([label, counts, *(f"{part.estimate:+.1%}" for part in preference.excess)])
+        else:
+            positions.append([label, f"{counts}: too few", *["-"] * parts])
+        if outcome.accuracy_by_order:
+            right.append([label, *(f"{value:.2f}" for value in outcome.accuracy_by_order)])
     headings = ["method", "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
     grids = [
         Grid(title, HEADINGS, flips),
-        Grid("Positions: answers from each part, minus the expected share", headings, preferences),
-    ]
-    right = [
-        [label, *(f"{value:.2f}" for value in outcome.accuracy_by_order)]
-        for label, outcome in audit.outcomes.items()
-        if outcome.accuracy_by_order
+        Grid("Positions: answers from each part, minus the expected share", headings, positions),
     ]
     if right:
         grids.append(Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right))

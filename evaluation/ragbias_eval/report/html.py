@@ -15,8 +15,8 @@ from ragbias.data.intervals import LEVEL, format_figure
 from ragbias.display import printable
 from ragbias_eval import ACCURACY, LOGPROB
 from ragbias_eval.measures.aggregates import figures_of
-from ragbias_eval.report import charts, tables
-from ragbias_eval.report.figures import Style, data_url, make_styles
+from ragbias_eval.report import figures, tables
+from ragbias_eval.report.figures import Style
 from ragbias_eval.report.tables import Grid
 from ragbias_eval.runs import Run
 
@@ -41,8 +41,8 @@ NUMBERED = (
 )
 CURVE_TITLES = {
     ACCURACY: "Accuracy",
-    charts.LOGPROB: "Log-probability of the gold answer",
-    charts.RELATIVE_LOGPROB: "Log-probability minus the plain model's mean over positions,",
+    figures.LOGPROB: "Log-probability of the gold answer",
+    figures.RELATIVE_LOGPROB: "Log-probability minus the plain model's mean over positions,",
 }
 CAPTIONS = {
     LOGPROB: "Log-probability of the gold answer by position of the gold document; bands are "
@@ -78,7 +78,7 @@ def render_page(title: str, sections: Sequence[Section], lead: tuple[str, str] |
 
 def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
     """Render the report of bench runs. ``summary`` is the result of ``summarise_runs(runs)``."""
-    styles = make_styles(label for result in summary["results"] for label in result["methods"])
+    styles = figures.make_styles(label for result in summary["results"] for label in result["methods"])
     sections = [Section("How to read this", level=3, notes=list(_reading_notes(summary, runs)))]
     titles = []
     for (model, task), group in groupby(summary["results"], key=lambda result: (result["model"], result["task"])):
@@ -111,47 +111,44 @@ def _reading_notes(summary: Mapping[str, Any], runs: Sequence[Run]) -> Iterator[
 
 
 def _result_sections(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Iterator[Section]:
-    figures: dict[str, Figure | None] = {}
+    drawn: dict[str, Figure | None] = {}
     if len(result["positions"]) > 1:
-        figures = {measure: charts.draw_curves(result, styles, measure) for measure in result["measures"]}
+        drawn = {measure: figures.draw_curves(result, styles, measure) for measure in result["measures"]}
     if ACCURACY in result["measures"]:
-        figures["cost"] = charts.draw_accuracy_by_cost(result, styles)
-    notes = [*_chance_notes(result), *result["notes"]]
-    yield Section(grids=tables.build_grids(result), notes=notes)
-    pictures = [(data_url(figure, name), CAPTIONS[name]) for name, figure in figures.items() if figure is not None]
+        drawn["cost"] = figures.draw_accuracy_by_cost(result, styles)
+    yield Section(grids=tables.build_grids(result), notes=[*_chance_notes(result), *result["notes"]])
+    pictures = [
+        (figures.data_url(figure, name), CAPTIONS[name]) for name, figure in drawn.items() if figure is not None
+    ]
     yield Section(figures=pictures, grids=[grid for grid in _detail_tables(result) if grid.rows])
 
 
 def _detail_tables(result: Mapping[str, Any]) -> Iterator[Grid]:
     """Yield tables of results by position, and by group. A table without data has no rows."""
     positions = [str(position) for position in result["positions"]]
-    for scale, curves in charts.curves_by_scale(result).items():
+    for scale, curves in figures.curves_by_scale(result).items():
         rows = [
             [label, *(format_figure(curve.get(position)) for position in positions)] for label, curve in curves.items()
         ]
         head = ["method", *(str(int(position) + 1) for position in positions)]
         yield Grid(f"{CURVE_TITLES[scale]} by position of the gold document", head, rows if positions else [])
-    methods = tables.rank_methods(result)
-    rows = [
-        [
-            group or "without a name",
-            str(max(method["groups"].get(group, {}).get("questions", 0) for _, method in methods)),
-            *(format_figure(method["groups"].get(group, {}).get("mean")) for _, method in methods),
-        ]
-        for group in sorted({group for _, method in methods for group in method["groups"]})
-    ]
-    yield Grid("Mean accuracy by group", ["group", "questions", *(label for label, _ in methods)], rows)
+    groups = {label: method["groups"] for label, method in tables.rank_methods(result)}
+    rows = []
+    for name in sorted({name for by_name in groups.values() for name in by_name}):
+        found = [by_name.get(name, {}) for by_name in groups.values()]
+        questions = max(group.get("questions", 0) for group in found)
+        rows.append([name or "without a name", str(questions), *(format_figure(group.get("mean")) for group in found)])
+    yield Grid("Mean accuracy by group", ["group", "questions", *groups], rows)
 
 
 def _chance_notes(result: Mapping[str, Any]) -> Iterator[str]:
     for measure in result["measures"]:
-        figures = {label: figures_of(method, measure) for label, method in tables.rank_methods(result, measure)}
         within = [
             f"{label} (gap {row['gap'][0]:.2f}, chance {row['gap_by_chance']:.2f})"
-            for label, row in figures.items()
-            if row and row["gap"] and row["gap"][0] and row["gap"][0] <= row["gap_by_chance"]
+            for label, method in tables.rank_methods(result, measure)
+            if (row := figures_of(method, measure)) and row["gap"]
+            if row["gap"][0] and row["gap"][0] <= row["gap_by_chance"]
         ]
         if within:
             gaps = "Gaps" if measure == ACCURACY else "Gaps of the log-probability"
-            listed = "; ".join(within)
-            yield f"{gaps} that chance alone can explain (95% level): {listed}"
+            yield f"{gaps} that chance alone can explain (95% level): {'; '.join(within)}"

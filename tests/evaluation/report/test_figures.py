@@ -10,14 +10,15 @@ from matplotlib.text import Text
 
 from ragbias_eval import ACCURACY, LOGPROB
 from ragbias_eval.measures.aggregates import summarise_records
-from ragbias_eval.report.charts import (
+from ragbias_eval.report.figures import (
     RELATIVE_LOGPROB,
     draw_accuracy_by_cost,
     draw_curves,
     draw_overlaid,
     draw_small_multiples,
+    make_styles,
+    panel_title,
 )
-from ragbias_eval.report.figures import make_styles, panel_title
 from support.bench_records import logprobs_with, records_with, u_shape
 
 LABELS = [f"method-{index}(parameter={index}, another={index})" for index in range(15)]
