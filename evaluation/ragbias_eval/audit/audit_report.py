@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from rich.console import Console
 
 from ragbias.data.intervals import Interval
 from ragbias.data.questions import Question
@@ -17,7 +18,7 @@ from ragbias_eval.audit.verdict import Recommendation, Verdict, decide_verdict, 
 from ragbias_eval.cost import Cost
 from ragbias_eval.report import figures
 from ragbias_eval.report.html import Section, render_page
-from ragbias_eval.report.tables import Grid
+from ragbias_eval.report.tables import Grid, fit_terminal
 
 Costs: TypeAlias = Mapping[str, Cost]
 
@@ -45,29 +46,47 @@ class AuditReport(NamedTuple):
     settings: Mapping[str, Any]
     flipped: Sequence[FlippedQuestion]
 
+    def as_dict(self) -> dict[str, Any]:
+        """Convert all results to JSON data. Intervals are lists ``[estimate, low, high]``."""
+        return {
+            "model": self.settings["model"],
+            "settings": dict(self.settings),
+            "verdict": self.advice.verdict.value,
+            "threshold": THRESHOLD,
+            "flip": define_flip(self.audit),
+            "recommended": self.advice.method,
+            "recommendation": self.advice.text,
+            "methods": {
+                label: {
+                    **outcome.as_dict(),
+                    "verdict": decide_verdict(outcome).value,
+                    "cost": self.costs.get(label),
+                    "answers": [answers.by_order for answers in outcome.answers],
+                    "answers_in_the_same_order": [answers.repeated for answers in outcome.answers],
+                }
+                for label, outcome in self.audit.outcomes.items()
+            },
+        }
 
-def as_dict(report: AuditReport) -> dict[str, Any]:
-    """Convert all results to JSON data. Intervals are lists ``[estimate, low, high]``."""
-    audit, costs, advice, settings, _ = report
-    return {
-        "model": settings["model"],
-        "settings": dict(settings),
-        "verdict": advice.verdict.value,
-        "threshold": THRESHOLD,
-        "flip": define_flip(audit),
-        "recommended": advice.method,
-        "recommendation": advice.text,
-        "methods": {
-            label: {
-                **outcome.as_dict(),
-                "verdict": decide_verdict(outcome).value,
-                "cost": costs.get(label),
-                "answers": [answers.by_order for answers in outcome.answers],
-                "answers_in_the_same_order": [answers.repeated for answers in outcome.answers],
-            }
-            for label, outcome in audit.outcomes.items()
-        },
-    }
+    def as_html(self) -> str:
+        """Render the report as one self-contained HTML page. The page shows some of the questions."""
+        flips = (figures.data_url(draw_flips(self.audit), "flips"), "Share of questions that flip")
+        text = [define_flip(self.audit), LEGEND, PREFERENCE_LEGEND]
+        sections = [Section(figures=[flips], grids=build_tables(self.audit, self.costs), text=text)]
+        if self.flipped:
+            sections.append(_example_section(self.flipped, order_names(self.audit.orders)))
+        values = [[name, str(value)] for name, value in self.settings.items()]
+        sections.append(Section("Settings", grids=[Grid("", ["setting", "value"], values)]))
+        title = f"{self.settings['model']}: does the order of the documents matter?"
+        return render_page(title, sections, (self.advice.verdict.value, self.advice.text))
+
+    def print(self, console: Console) -> None:
+        """Print the tables, two examples of flips, and the recommendation."""
+        for grid in build_tables(self.audit, self.costs):
+            console.print(fit_terminal(grid))
+        examples = [flipped.as_line() for flipped in self.flipped[:2]]
+        for line in (define_flip(self.audit), *examples, "", self.advice.text):
+            console.print(line, highlight=False)
 
 
 def build_tables(audit: Audit, costs: Costs) -> list[Grid]:
@@ -112,20 +131,6 @@ def order_names(count: int) -> list[str]:
 def format_percent(interval: Interval) -> str:
     low, high = 100 * interval.low, 100 * interval.high
     return f"{interval.estimate:.0%} [{low:.0f}, {high:.0f}]"
-
-
-def as_html(report: AuditReport) -> str:
-    """Render the report as one self-contained HTML page. The page shows some of the questions."""
-    audit, costs, advice, settings, flipped = report
-    flips = (figures.data_url(draw_flips(audit), "flips"), "Share of questions that flip")
-    text = [define_flip(audit), LEGEND, PREFERENCE_LEGEND]
-    sections = [Section(figures=[flips], grids=build_tables(audit, costs), text=text)]
-    if flipped:
-        sections.append(_example_section(flipped, order_names(audit.orders)))
-    values = [[name, str(value)] for name, value in settings.items()]
-    sections.append(Section("Settings", grids=[Grid("", ["setting", "value"], values)]))
-    title = f"{settings['model']}: does the order of the documents matter?"
-    return render_page(title, sections, (advice.verdict.value, advice.text))
 
 
 def _example_section(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:

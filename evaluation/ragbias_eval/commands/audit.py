@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +17,6 @@ from ragbias.models.named import no_model_message
 from ragbias.models.threads import use_idle_cores
 
 TEXT_METHODS = "canonical-order,long-context-reorder"  # only reorder text, so they support remote models
-
-if TYPE_CHECKING:
-    from ragbias_eval.audit.audit_report import AuditReport
 
 
 def audit(
@@ -132,23 +129,12 @@ def audit(
         "seed": seed,
     }
     flipped = find_flipped_questions(result, [case.question for case in cases])
-    _print_report(AuditReport(result, costs, advice, settings, flipped), json_path, html)
-    if stopped:
-        raise KeyboardInterrupt
-
-
-def _print_report(report: AuditReport, json_path: Path | None, html: Path | None) -> None:
-    from ragbias_eval.audit.audit_report import as_dict, as_html, build_tables
-    from ragbias_eval.audit.verdict import define_flip
-    from ragbias_eval.report.tables import fit_terminal
-
-    for grid in build_tables(report.audit, report.costs):
-        terminal.console.print(fit_terminal(grid))
-    examples = [flipped.as_line() for flipped in report.flipped[:2]]
-    for line in (define_flip(report.audit), *examples, "", report.advice.text):
-        terminal.console.print(line, highlight=False)
-    terminal.write_json(as_dict(report), json_path)
+    report = AuditReport(result, costs, advice, settings, flipped)
+    report.print(terminal.console)
+    terminal.write_json(report.as_dict(), json_path)
     if html is not None:
-        terminal.write_text(as_html(report), html)
+        terminal.write_text(report.as_html(), html)
     if paths := [str(path) for path in (json_path, html) if path is not None]:
         terminal.console.print(f"Written: {', '.join(paths)}")
+    if stopped:
+        raise KeyboardInterrupt

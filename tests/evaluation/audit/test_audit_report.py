@@ -11,7 +11,6 @@ from ragbias.methods import NoMethod, Pine
 from ragbias_eval.audit.audit_report import (
     HTML_EXAMPLES,
     AuditReport,
-    as_html,
     build_tables,
     find_flipped_questions,
 )
@@ -46,7 +45,7 @@ def reported(answers):
 def html_of(audit):
     flipped = find_flipped_questions(audit, [Question(f"Question {index}?") for index in range(audit.questions)])
     costs = dict.fromkeys(audit.outcomes, COST)
-    return as_html(AuditReport(audit, costs, recommend_method(audit, {}), {"model": "oak"}, flipped))
+    return AuditReport(audit, costs, recommend_method(audit, {}), {"model": "oak"}, flipped).as_html()
 
 
 def test_a_model_without_bias_has_nothing_to_pay_for():
