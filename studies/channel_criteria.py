@@ -26,8 +26,7 @@ from ragbias_eval.calibration.algorithm import FACTORS, MAX_BEST, MAX_CANDIDATES
 from ragbias_eval.calibration.calibration_report import format_difference
 from ragbias_eval.calibration.channel_search import curve_roughness, layer_outputs, rank_channels
 from ragbias_eval.calibration.measurements import measure_losses, paper_layers, sum_states
-from ragbias_eval.calibration.samples import Sample, draw_strings
-from ragbias_eval.calibration.settings import CalibrationSettings, make_calibration_set
+from ragbias_eval.calibration.samples import CalibrationSettings, Sample, draw_strings, make_calibration_set
 from ragbias_eval.report.tables import make_table
 from studies import arguments_of
 

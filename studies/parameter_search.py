@@ -32,8 +32,7 @@ from ragbias.methods import SIW, AdaptiveParallelEncoding, Method, NoMethod, Pos
 from ragbias_eval.calibration.algorithm import Progress, compute_difference, is_clear_gain, round_floats
 from ragbias_eval.calibration.calibration_report import format_difference, stage_progress
 from ragbias_eval.calibration.partial_results import PartialResults
-from ragbias_eval.calibration.samples import Sample
-from ragbias_eval.calibration.settings import CalibrationSettings, make_calibration_set
+from ragbias_eval.calibration.samples import CalibrationSettings, Sample, make_calibration_set
 from ragbias_eval.report.tables import make_table
 from studies import arguments_of
 

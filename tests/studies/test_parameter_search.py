@@ -8,7 +8,7 @@ import torch
 import ragbias
 from ragbias import methods
 from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
-from ragbias_eval.calibration.settings import CalibrationSettings, make_calibration_set
+from ragbias_eval.calibration.samples import CalibrationSettings, make_calibration_set
 from studies import parameter_search
 from studies.parameter_search import SPACES, Comparison, SearchSpace, search_parameters
 

@@ -34,8 +34,7 @@ from ragbias_eval.calibration.measurements import (
     paper_layers,
 )
 from ragbias_eval.calibration.partial_results import PartialResults
-from ragbias_eval.calibration.samples import Sample
-from ragbias_eval.calibration.settings import CalibrationSettings, make_calibration_set
+from ragbias_eval.calibration.samples import CalibrationSettings, Sample, make_calibration_set
 
 MAX_CANDIDATES, MAX_BEST = 10, 3  # number of channels measured with one factor, and with all
 FACTORS = (0.5, 0.0, -0.5, -1.0)

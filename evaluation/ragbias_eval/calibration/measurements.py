@@ -20,8 +20,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionCall, AttentionMethod, ChannelScaling, NoMethod, SequenceLayout
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import TokenisedPrompt
-from ragbias_eval.calibration.samples import Sample, draw_strings
-from ragbias_eval.calibration.settings import CalibrationSettings
+from ragbias_eval.calibration.samples import CalibrationSettings, Sample, draw_strings
 
 
 @torch.no_grad()

@@ -65,7 +65,7 @@ def calibrate(
     from ragbias_eval.calibration import calibration_report as report
     from ragbias_eval.calibration.algorithm import calibrate as search
     from ragbias_eval.calibration.channel_search import NoPositionalChannelError
-    from ragbias_eval.calibration.settings import CalibrationSettings
+    from ragbias_eval.calibration.samples import CalibrationSettings
     from ragbias_eval.report.figures import save_figure
 
     terminal.quiet_libraries()

@@ -10,7 +10,7 @@ from ragbias_eval.calibration import algorithm as calibrate
 from ragbias_eval.calibration import measurements
 from ragbias_eval.calibration.algorithm import is_clear_gain, round_floats
 from ragbias_eval.calibration.channel_search import NoPositionalChannelError
-from ragbias_eval.calibration.settings import CalibrationSettings
+from ragbias_eval.calibration.samples import CalibrationSettings
 
 SMALL = dict(strings=12, length=64, questions=2, documents=4, depths=2, batch_size=4)
 OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from ragbias import DebiasedLM
 from ragbias.errors import DataError, MethodError
 from ragbias.models.tiny.world import is_held_out
-from ragbias_eval.calibration.settings import CalibrationSettings, count_kv_pairs, make_calibration_set
+from ragbias_eval.calibration.samples import CalibrationSettings, count_kv_pairs, make_calibration_set
 
 
 def made_of(lm, model="m", **settings):

@@ -13,8 +13,7 @@ from ragbias_eval.calibration.measurements import (
     measure_losses,
     paper_layers,
 )
-from ragbias_eval.calibration.samples import Sample, draw_strings
-from ragbias_eval.calibration.settings import CalibrationSettings, make_calibration_set
+from ragbias_eval.calibration.samples import CalibrationSettings, Sample, draw_strings, make_calibration_set
 from support.random_models import FAMILIES, random_model
 
 

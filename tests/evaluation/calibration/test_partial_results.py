@@ -10,7 +10,7 @@ from ragbias_eval.calibration import algorithm
 from ragbias_eval.calibration.algorithm import calibrate
 from ragbias_eval.calibration.channel_search import NoPositionalChannelError, rank_channels
 from ragbias_eval.calibration.partial_results import PartialResults
-from ragbias_eval.calibration.settings import CalibrationSettings
+from ragbias_eval.calibration.samples import CalibrationSettings
 from support.concurrency import side_by_side
 
 
