@@ -40,53 +40,39 @@ Costs = dict[str, dict[str, dict[str, Spread]]]  # by ``cost_key``, label of the
 class Record:
     """The answer of one model to one case with one method. Unknown fields in a file are ignored.
 
-    Attributes:
-        id: id of the case. ``question``, ``group``, ``gold_position``, ``order``, ``seed`` and ``shorten`` are those of
-            the ``Case``.
-        method: label of the method as the user typed it, e.g. ``"attention-sorting(rounds=2)"``.
-        documents: number of documents.
-        prediction: the model's answer; empty if only log-probabilities are measured.
-        score: score of the prediction, from 0 to 1; None if not measured.
-        seconds: wall time of the batch divided by the number of cases that ran, plus the time to score the gold
-            answers.
-        method_ran: name of the method that ran; ``"none"`` if the method could not run, see ``reason``.
-        shown: order of the documents in the model's prompt, as alphabetical ranks. A document has the same rank in all
-            records with the same ``question``, ``documents`` and ``seed``. Empty, except for ``none``, ``segmented``
-            and methods that reorder.
-        logprob: log-probability of the most probable gold answer, in nats, summed over tokens. ``logprob``,
-            ``answer_tokens``, ``kl`` and ``agrees`` are None if they were not measured.
-        answer_tokens: number of tokens of that gold answer.
-        kl: KL divergence KL(plain || method) of the token after the prompt, in nats.
-        agrees: whether the method and the plain model have the same most probable token after the prompt.
-        copied: whether the answer was copied from another order of the same documents. See ``invariant_once``.
+    ``question``, ``group``, ``gold_position``, ``order``, ``seed`` and ``shorten`` are those of the ``Case``.
+    ``shown`` has the order of the documents in the model's prompt, as alphabetical ranks. A document has the same rank
+    in all records with the same ``question``, ``documents`` and ``seed``. ``shown`` is empty, except for ``none``,
+    ``segmented`` and methods that reorder. The fields from ``logprob`` to ``agrees`` are None if not measured.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)
 
-    id: str
+    id: str  # of the case
     task: str
     model: str
-    method: str
+    method: str  # label as the user typed it, e.g. ``"attention-sorting(rounds=2)"``
     question: str
     group: str
     documents: Count
     gold_position: Count | None
     order: Count
     seed: int
-    prediction: str
-    score: Annotated[float, Field(ge=0, le=1)] | None
+    prediction: str  # empty if only log-probabilities are measured
+    score: Annotated[float, Field(ge=0, le=1)] | None  # of the prediction; None if not measured
     prompt_tokens: Count
     completion_tokens: Count
+    # time of the batch divided by the number of cases that ran, plus the time to score the gold answers
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    method_ran: str
+    method_ran: str  # ``"none"`` if the method could not run, see ``reason``
     reason: str = ""
     shown: tuple[Count, ...] = ()
-    logprob: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    answer_tokens: Count | None = None
-    kl: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    agrees: bool | None = None
+    logprob: Annotated[float, Field(allow_inf_nan=False)] | None = None  # of the most probable gold answer, in nats
+    answer_tokens: Count | None = None  # of that gold answer
+    kl: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None  # KL(plain || method) of the next token
+    agrees: bool | None = None  # whether the method and the plain model have the same most probable next token
     shorten: Count | None = None
-    copied: bool = False
+    copied: bool = False  # whether the answer was copied from another order, see ``invariant_once``
 
     def __post_init__(self) -> None:
         if self.score is None and self.logprob is None:

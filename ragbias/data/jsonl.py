@@ -36,15 +36,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Line(Generic[T]):
-    """One object of a file.
+    """One object of a file."""
 
-    Attributes:
-        number: number of the line, or of the entry in a list, counted from 1.
-        where: file and line, or file and entry, for error messages.
-    """
-
-    number: int
-    where: str
+    number: int  # number of the line, or of the entry in a list, counted from 1
+    where: str  # file and line, or file and entry, for error messages
     row: T
 
     def error(self, reason: str) -> DataError:

@@ -16,18 +16,12 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True)
 class Question:
-    """A question.
-
-    Attributes:
-        documents: retrieved documents, best first; empty if a pipeline retrieves them.
-        answers: accepted answers; empty if they are unknown.
-        gold: index of the document with the answer, counted from 0; None if unknown.
-    """
+    """A question, with retrieved documents and accepted answers if they are known."""
 
     question: str
-    documents: tuple[str, ...] = ()
+    documents: tuple[str, ...] = ()  # best first; empty if a pipeline retrieves them
     answers: tuple[str, ...] = ()
-    gold: int | None = None
+    gold: int | None = None  # index of the document with the answer, counted from 0
 
 
 class _QuestionRow(Row):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import shorten
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -159,10 +160,11 @@ def draw_flips(audit: Audit) -> Figure:
     ]
     for shift, label, colour, shares in series:
         ys = [row + shift for row in range(len(shares))]
-        errors = [[share.estimate - share.low for share in shares], [share.high - share.estimate for share in shares]]
+        estimates, lows, highs = zip(*shares, strict=True)
+        errors = abs(np.subtract([lows, highs], estimates))
         look: dict[str, Any] = {"color": colour, "edgecolor": figures.INK, "ecolor": figures.PALE}
-        bars = axis.barh(ys, [share.estimate for share in shares], 0.36, xerr=errors, capsize=3, label=label, **look)
-        axis.bar_label(bars, [f"{share.estimate:.0%}" for share in shares], padding=5, fontsize=8.5)
+        bars = axis.barh(ys, estimates, 0.36, xerr=errors, capsize=3, label=label, **look)
+        axis.bar_label(bars, [f"{estimate:.0%}" for estimate in estimates], padding=5, fontsize=8.5)
     axis.set_yticks(range(len(outcomes)), map(figures.panel_title, audit.outcomes))
     axis.invert_yaxis()
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

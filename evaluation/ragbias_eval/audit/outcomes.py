@@ -26,33 +26,20 @@ Progress = Callable[[Mapping[str, int]], None]
 
 
 class PositionPreference(NamedTuple):
-    """Parts of the prompt from which answers come.
+    """Parts of the prompt from which answers come. Questions with fewer than two known sources are excluded."""
 
-    Attributes:
-        answers: number of answers with a known source document. Questions with fewer than two such answers are
-            excluded.
-        total: number of all answers.
-        excess: share of answers from each part, minus the expected share. Empty if there are too few questions.
-    """
-
-    answers: int
-    total: int
-    excess: list[Interval]
+    answers: int  # number of answers with a known source document
+    total: int  # number of all answers
+    excess: list[Interval]  # share of answers from each part, minus the expected share; empty with too few questions
 
 
 @dataclass(frozen=True)
 class Flips:
-    """Shares of questions whose answers differ.
+    """Shares of questions whose answers differ."""
 
-    Attributes:
-        flips: between orders.
-        floor: between repetitions of the retrieved order.
-        excess: ``flips - floor``.
-    """
-
-    flips: Interval
-    floor: Interval
-    excess: Interval
+    flips: Interval  # between orders
+    floor: Interval  # between repetitions of the retrieved order
+    excess: Interval  # ``flips - floor``
 
     @classmethod
     def of(cls, flips: Sequence[float], floor: Sequence[float]) -> Flips:
@@ -62,37 +49,30 @@ class Flips:
 
 
 class Answers(NamedTuple):
-    """Answers to one question, in each order and in repetitions of the retrieved order. ``ran``: the method ran."""
+    """Answers to one question with one method."""
 
     by_order: list[str]
-    repeated: list[str]
-    ran: bool
+    repeated: list[str]  # in the retrieved order
+    ran: bool  # whether the method ran
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Measurements of one method. The first method is that of the unchanged pipeline.
 
-    Attributes:
-        answer_flips: shares of questions whose answers differ in meaning, see ``same_answer``.
-        rightness: shares of questions with both right and wrong answers. None if too few questions have accepted
-            answers, or if no answer of any method is right.
-        accuracy_by_order: accuracy in each order, over questions with accepted answers.
-        changed: share of questions whose answer in the retrieved order differs in meaning from the first method's.
-        better: accuracy in the retrieved order, minus the first method's accuracy.
-        ran: share of questions on which the method could run.
-        answers: the answers to each question.
+    ``rightness`` has the shares of questions with both right and wrong answers. It is None if too few questions have
+    accepted answers, or if no answer of any method is right.
     """
 
     method: Method
-    answer_flips: Flips
+    answer_flips: Flips  # shares of questions whose answers differ in meaning, see ``same_answer``
     rightness: Flips | None
     preference: PositionPreference
-    accuracy_by_order: list[float] | None
-    changed: Interval
-    better: Interval | None
-    ran: float
-    answers: Sequence[Answers] = ()
+    accuracy_by_order: list[float] | None  # over questions with accepted answers
+    changed: Interval  # share of questions whose answer in the retrieved order differs from the first method's
+    better: Interval | None  # accuracy in the retrieved order, minus the first method's
+    ran: float  # share of questions on which the method could run
+    answers: Sequence[Answers] = ()  # to each question
 
     @property
     def headline(self) -> Flips:

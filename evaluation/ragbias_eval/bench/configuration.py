@@ -72,35 +72,21 @@ class TaskSettings(BaseModel, extra="allow", frozen=True):
 
 
 class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
-    """The settings of a bench.
+    """The settings of a bench."""
 
-    Attributes:
-        models: names of models on the hub, folders, or ``"tiny"``.
-        methods: comma-separated methods, see ``ragbias.methods.parse_methods``, or a list of methods.
-        tasks: names of tasks, or mappings with ``name`` and the task's options.
-        measure: ``"accuracy"`` of generated answers, ``"logprob"`` of gold answers, or both.
-        seeds: seeds of the cases, for tasks that draw cases at random.
-        limit: maximum number of questions, for tasks whose options have no limit.
-        batch_size: number of cases that run together.
-        invariant_once: whether an order-invariant method runs only once if a batch contains the same documents in
-            several orders. The answer is copied to the other orders, so flips and gaps are assumed to be 0, not
-            measured.
-        dtype: dtype of the weights, as for ``from_pretrained``.
-        cost: whether to measure time and memory at the end.
-        out: folder for the results.
-    """
-
-    models: Several[StrictStr]
-    methods: Annotated[str, BeforeValidator(_join_commas)]
+    models: Several[StrictStr]  # names of models on the hub, folders, or ``"tiny"``
+    methods: Annotated[str, BeforeValidator(_join_commas)]  # see ``parse_methods``
     tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
     measure: Several[Measure] = (ACCURACY,)
-    seeds: Several[Seed] = (0,)
-    limit: Limit | None = None
+    seeds: Several[Seed] = (0,)  # of the cases, for tasks that draw cases at random
+    limit: Limit | None = None  # maximum number of questions, for tasks whose options have no limit
     batch_size: Annotated[StrictInt, limits.BATCH] = 8
+    # run an order-invariant method only once if a batch contains the same documents in several orders, and copy the
+    # answer to the other orders, so flips and gaps are assumed to be 0, not measured
     invariant_once: StrictBool = False
-    dtype: StrictStr = "auto"
-    cost: StrictBool = True
-    out: Path
+    dtype: StrictStr = "auto"  # of the weights, as for ``from_pretrained``
+    cost: StrictBool = True  # whether to measure time and memory at the end
+    out: Path  # folder for the results
 
 
 def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:

@@ -21,23 +21,16 @@ NOISE_QUESTIONS = 50  # questions to repeat, per task, seed and number of docume
 
 @dataclass(frozen=True)
 class Unit:
-    """A batch of cases that runs with each method in turn, which makes the methods' times comparable.
-
-    Attributes:
-        methods: methods by label.
-        measures: ``"accuracy"``, ``"logprob"`` or both.
-        noise: whether the unit repeats one case unchanged, to measure how often answers change at random.
-        invariant_once: see ``BenchConfiguration``.
-    """
+    """A batch of cases that runs with each method in turn, which makes the methods' times comparable."""
 
     model: str
     task: Task
     cases: tuple[Case, ...]
-    methods: Mapping[str, Method]
+    methods: Mapping[str, Method]  # by label
     batch_size: int
     measures: tuple[str, ...] = (ACCURACY,)
-    noise: bool = False
-    invariant_once: bool = False
+    noise: bool = False  # whether the unit repeats one case, to measure how often answers change at random
+    invariant_once: bool = False  # see ``BenchConfiguration``
 
     def source_indices(self, method: Method) -> list[int]:
         """Return, for each case, the index of the case whose answer it gets.

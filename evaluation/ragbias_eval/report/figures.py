@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -93,16 +94,12 @@ def draw_line(
 ) -> None:  # fmt: skip
     """Draw estimates with intervals, as a band or error bars. ``wider`` thickens a curve that others would hide."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
-    xs_known, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
+    xs_known, estimates, lows, highs = ([point[index] for point in known] for index in range(4))
     options = {**style, "markersize": 4.5 + 4 * wider, "linewidth": 1.6 + 2.5 * wider, "zorder": 3}
     options["label"] = label and escape_dollars(label)
-    lows, highs = ([point[index] for point in known] for index in (2, 3))
     bounded = known and None not in (*lows, *highs)
     if bounded and not band:
-        errors = [
-            [estimate - low for _, estimate, low, _ in known],
-            [high - estimate for _, estimate, _, high in known],
-        ]
+        errors = abs(np.subtract([lows, highs], estimates))
         axis.errorbar(xs_known, estimates, yerr=errors, capsize=2, elinewidth=0.8, **options)
         return
     axis.plot(xs_known, estimates, **options)

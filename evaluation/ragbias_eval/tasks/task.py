@@ -161,20 +161,12 @@ class Task:
 
 @dataclass(frozen=True)
 class GoldScore:
-    """Log-probability of a case's gold answers with one method.
+    """Log-probability of a case's gold answers with one method."""
 
-    Attributes:
-        logprob: log-probability of the most probable gold answer, in nats, summed over its tokens.
-        tokens: number of tokens of that gold answer.
-        next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
-        answer: an ``Answer`` with an empty prediction, the number of prompt tokens, and the report.
-        seconds: wall time.
-    """
-
-    logprob: float
-    tokens: int
-    next_token: Tensor
-    answer: Answer
+    logprob: float  # of the most probable gold answer, in nats, summed over its tokens
+    tokens: int  # number of tokens of that gold answer
+    next_token: Tensor  # log-probabilities of the token after the prompt, float32 ``[V]``
+    answer: Answer  # with an empty prediction
     seconds: float
 
 
