@@ -12,7 +12,7 @@ from scipy.signal import savgol_filter
 from ragbias.errors import MethodError
 from ragbias_eval.calibration.channel_search import NoPositionalChannelError, SearchRange, layer_outputs, rank_channels
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "channel_search"
+GOLDEN = Path(__file__).parents[2] / "golden" / "channel_search"
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted(GOLDEN.glob("*.json"))])
