@@ -21,7 +21,7 @@ DIST := build/dist
 LOWEST := build/lowest
 # touch every lower bound
 LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain/test_models.py \
-	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
+	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_settings.py \
 	tests/evaluation/calibration/test_channel_search.py tests/models/test_gguf.py
 
 .PHONY: venv models gemma vllm demo test test-vllm test-fast coverage lint types docs dist lowest clean

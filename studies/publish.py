@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ragbias.display import describe_changes
 from ragbias.errors import RagBiasError, RunError
-from ragbias_eval.bench.configuration import read_settings
+from ragbias_eval.bench_settings import read_settings
 from ragbias_eval.runs import SETTINGS as RUN_SETTINGS
 from ragbias_eval.runs import read_run_description
 from studies import arguments_of

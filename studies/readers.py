@@ -22,7 +22,7 @@ from ragbias.files import write_atomically
 from ragbias.lm import DebiasedLM
 from ragbias.methods import parse_methods
 from ragbias.prompt import Prompt
-from ragbias_eval.bench.configuration import hash_readers
+from ragbias_eval.bench_settings import hash_readers
 from studies import arguments_of
 
 INSTRUCTION = "Answer the question using the documents below.\n\n"

@@ -22,12 +22,12 @@ from ragbias.data.intervals import format_figure
 from ragbias.data.questions import best_subspan_em
 from ragbias.data.retrieval import Index, stock_prompt
 from ragbias.errors import RunError
-from ragbias.generation.preparing import split_prompt
+from ragbias.generation.preparing import find_origin
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, ParallelContextWindows, Pine, RoToR, default_method, get, parse_methods
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 from ragbias_eval import ACCURACY, LOGPROB
-from ragbias_eval.bench.plan import Unit, run_unit
+from ragbias_eval.bench import Unit, run_unit
 from ragbias_eval.cost import measure_costs, versions
 from ragbias_eval.measures.aggregates import summarise_records
 from ragbias_eval.metrics import exact_match
@@ -155,7 +155,7 @@ class TinyDemo:
         for documents in self.documents:
             task, hits[str(documents)] = self.task(documents)
             cases = [case for case in task.cases() if case.gold_position == task.positions[0]][:COST_ROUNDS]
-            prompts = [split_prompt(case.text, case.documents, None).parts for case in cases]
+            prompts = [find_origin(case.text, case.documents, None).parts for case in cases]
             costs = measure_costs(task.lm, prompts, methods, len(prompts))
             results[str(documents)] = {
                 name: {

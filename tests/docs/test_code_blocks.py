@@ -25,7 +25,7 @@ import yaml
 
 from ragbias.models import tiny
 from ragbias_eval import demo
-from ragbias_eval.bench.configuration import read_settings
+from ragbias_eval.bench_settings import read_settings
 from support.documented_commands import parse_command, run_script
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BUDGETS = {  # lines; raise them in the commit of a feature that is worth it
     "ragbias": 19_500,
-    "evaluation": 6_300,
+    "evaluation": 6_000,
     "integrations/langchain": 1_850,
     "integrations/llama-index": 1_420,
     "integrations/vllm": 1_570,

@@ -10,7 +10,7 @@ import pytest
 
 from ragbias.errors import DataError, RunError
 from ragbias.methods import DEFAULT_METHOD
-from ragbias_eval.bench.configuration import read_settings
+from ragbias_eval.bench_settings import read_settings
 from ragbias_eval.report.combine import summarise_runs
 from ragbias_eval.runs import as_json_lines, read_records, read_run
 from studies import stored_runs

@@ -8,7 +8,7 @@ from ragbias import DebiasedLM
 from ragbias.data.intervals import Interval, share
 from ragbias.methods import get
 from ragbias.readers import SHIPPED
-from ragbias_eval.bench.configuration import hash_readers
+from ragbias_eval.bench_settings import hash_readers
 from studies.reader_grid import average_seeds
 from studies.reader_questions import cut_chunks, make_examples
 from studies.readers import (

@@ -5,8 +5,8 @@ import json
 import pytest
 from rich.progress import Progress
 
-from ragbias_eval.bench.configuration import validate_settings
-from ragbias_eval.bench.run import run
+from ragbias_eval.bench import run
+from ragbias_eval.bench_settings import validate_settings
 from studies.rewardbench_sections import SECTIONS, SUBSETS, section_scores
 from support.bench_records import record
 

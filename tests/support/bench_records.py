@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.progress import Progress
 
-from ragbias_eval.bench.configuration import BenchConfiguration
-from ragbias_eval.bench.run import run
+from ragbias_eval.bench import run
+from ragbias_eval.bench_settings import BenchSettings
 from ragbias_eval.runs import Record, read_records
 
 
@@ -99,7 +99,7 @@ def logprobs_with(
     return made
 
 
-def silently(chosen: BenchConfiguration) -> dict[str, Any]:
+def silently(chosen: BenchSettings) -> dict[str, Any]:
     """Run a bench without output and return its summary."""
     return run(chosen, Progress(disable=True))
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ragbias.data.questions import Question, read_questions
 from ragbias.errors import ArgumentError, DataError, MethodError
-from ragbias.generation.preparing import split_prompt
+from ragbias.generation.preparing import find_origin
 from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny import world

@@ -16,7 +16,7 @@ from ragbias.models.threads import use_idle_cores
 from ragbias_eval import TASK_NAMES
 
 if TYPE_CHECKING:
-    from ragbias_eval.bench.configuration import BenchConfiguration
+    from ragbias_eval.bench_settings import BenchSettings
 
 TASK_OPTIONS = ("data", "documents", "positions", "orders", "indices", "chat", "explain", "shorten")
 
@@ -80,7 +80,7 @@ def bench(
 ) -> None:
     """Run all models, methods, tasks and seeds on benchmark files. Repeat the command to resume a stopped run."""
     use_idle_cores()
-    from ragbias_eval.bench.run import run
+    from ragbias_eval.bench import run
     from ragbias_eval.report.tables import as_tables
     from ragbias_eval.runs import ROWS, SUMMARY, holds_records
 
@@ -101,13 +101,13 @@ def bench(
     terminal.write_json(summary, json_path)
 
 
-def _read_settings(files: list[Path], task: list[str], options: dict[str, Any]) -> BenchConfiguration:
-    from ragbias_eval.bench.configuration import BenchConfiguration, read_settings, validate_settings
+def _read_settings(files: list[Path], task: list[str], options: dict[str, Any]) -> BenchSettings:
+    from ragbias_eval.bench_settings import BenchSettings, read_settings, validate_settings
 
     options = {name: value for name, value in options.items() if value is not None}
     if "models" in options:
         options["models"] = ",".join(options["models"])
-    changes = terminal.select_fields(BenchConfiguration, options)
+    changes = terminal.select_fields(BenchSettings, options)
     task_options = {name: options[name] for name in TASK_OPTIONS if name in options}
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
         if task or task_options:

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from rich.progress import Progress
 
-from ragbias_eval.bench.configuration import validate_settings
-from ragbias_eval.bench.run import run
+from ragbias_eval.bench import run
+from ragbias_eval.bench_settings import validate_settings
 from ragbias_eval.runs import read_records
 
 ASKED = {"documents": [2], "positions": [0, 1]}

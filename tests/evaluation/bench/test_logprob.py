@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ragbias.errors import RunError
-from ragbias_eval.bench import plan
-from ragbias_eval.bench.configuration import validate_settings
+from ragbias_eval import bench as bench_module
+from ragbias_eval.bench_settings import validate_settings
 from ragbias_eval.runs import read_records
 from support.bench_records import silently, untimed
 
@@ -80,8 +80,8 @@ def test_the_plain_model_runs_once_per_prompt_even_without_none(tmp_path, monkey
         scored.append((case.id, method.name))
         return gold_score(lm, task, case, method)
 
-    gold_score = plan.score_gold
-    monkeypatch.setattr(plan, "score_gold", counted)
+    gold_score = bench_module.score_gold
+    monkeypatch.setattr(bench_module, "score_gold", counted)
     summary = silently(settings(tmp_path / "run", methods="canonical-order,nia", limit=1))
     assert len(scored) == len(set(scored)) == 2 * 3
     method = summary["results"][0]["methods"]["nia"]["logprob"]

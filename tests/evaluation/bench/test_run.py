@@ -14,8 +14,8 @@ from ragbias import DebiasedLM
 from ragbias.errors import MethodError, ModelFileError, PromptTooLongError, RunError
 from ragbias.methods import parse_methods
 from ragbias.models import tiny
-from ragbias_eval.bench.configuration import validate_settings
-from ragbias_eval.bench.plan import Unit, run_unit
+from ragbias_eval.bench import Unit, run_unit
+from ragbias_eval.bench_settings import validate_settings
 from ragbias_eval.runs import as_json_lines, read_records
 from ragbias_eval.tasks.tiny_qa import TinyQA
 from support.bench_records import silently, untimed

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ragbias.errors import RunError
-from ragbias_eval.bench.configuration import read_settings, validate_settings
-from ragbias_eval.bench.plan import BenchPlan
+from ragbias_eval.bench import BenchPlan
+from ragbias_eval.bench_settings import read_settings, validate_settings
 
 WHOLE = """
 models: tiny

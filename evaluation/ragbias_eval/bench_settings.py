@@ -71,7 +71,7 @@ class TaskSettings(BaseModel, extra="allow", frozen=True):
         return make_task(self.name, **{**defaults, **self.options})
 
 
-class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
+class BenchSettings(BaseModel, extra="forbid", frozen=True):
     """The settings of a bench."""
 
     models: Several[StrictStr]  # names of models on the hub, folders, or ``"tiny"``
@@ -89,7 +89,7 @@ class BenchConfiguration(BaseModel, extra="forbid", frozen=True):
     out: Path  # folder for the results
 
 
-def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
+def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchSettings:
     """Read settings from a YAML file. ``changes`` replace settings of the file."""
     if kind := irregular_kind(file):
         raise RunError(f"{file} is {kind}; expected a regular YAML file")
@@ -98,22 +98,22 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date, or not UTF-8
         raise RunError(f"{file} is not readable YAML: {error}") from error
     if not isinstance(content, dict):
-        raise RunError(f"{file}: expected keys and values: {', '.join(BenchConfiguration.model_fields)}")
+        raise RunError(f"{file}: expected keys and values: {', '.join(BenchSettings.model_fields)}")
     return validate_settings({**content, **changes}, str(file))
 
 
-def validate_settings(content: Mapping[str, Any], source: str) -> BenchConfiguration:
+def validate_settings(content: Mapping[str, Any], source: str) -> BenchSettings:
     """Validate the settings. Errors begin with ``source``, such as the name of a file."""
     if not content.get("models"):
         raise RunError(f"{source}: {no_model_message('--model smollm2, or models: smollm2 in a file')}")
     try:
-        return BenchConfiguration.model_validate(content)
+        return BenchSettings.model_validate(content)
     except ValidationError as error:
-        known = list(BenchConfiguration.model_fields)
+        known = list(BenchSettings.model_fields)
         raise RunError(f"{source}: {validation_message(error, known)}") from error
 
 
-def describe_run(settings: BenchConfiguration) -> dict[str, Any]:
+def describe_run(settings: BenchSettings) -> dict[str, Any]:
     """Describe a run as JSON data. Only the settings in the entry ``decides`` affect the answers."""
     return {
         "decides": {
