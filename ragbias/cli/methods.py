@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from textwrap import fill, indent
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from ragbias.binding import ARCHITECTURES
+from ragbias.binding.architectures import ROTARY
 from ragbias.cli.terminal import Force, JsonPath, console, write_json
-
-if TYPE_CHECKING:
-    from ragbias.methods import Method
+from ragbias.methods import Method, method_class, method_names
 
 HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost relative to none", "source")
 FIGURES = "docs/results/models.md"
@@ -33,10 +33,6 @@ def list_methods(
     force: Force = False,
 ) -> None:
     """List the methods with their requirements and guarantees, or recommend methods."""
-    from ragbias.binding import ARCHITECTURES
-    from ragbias.binding.architectures import ROTARY
-    from ragbias.methods import method_class
-
     if advice:
         if name is not None:
             raise typer.BadParameter(f"--advice covers all methods; leave out --advice or {name!r}")
@@ -98,15 +94,10 @@ def _print_advice(json_path: Path | None) -> None:
 
 def describe_methods() -> dict[str, dict[str, Any]]:
     """Return the declared properties of all methods by name."""
-    from ragbias.methods import method_class, method_names
-
     return {name: describe_method(method_class(name)) for name in method_names()}
 
 
 def describe_method(method: type[Method]) -> dict[str, Any]:
-    from ragbias.binding import ARCHITECTURES
-    from ragbias.binding.architectures import ROTARY
-
     documentation = inspect.getdoc(method) or ""
     paragraph = " ".join(documentation.partition("\n\n")[0].split()).replace("`", "")
     parameters = [
@@ -130,8 +121,6 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
 
 def format_cells(row: Mapping[str, Any]) -> dict[str, str]:
     """Format a description of a method as table cells, by heading."""
-    from ragbias.binding import ARCHITECTURES
-
     families = "all" if set(row["families"]) == set(ARCHITECTURES) else "rotary"
     spans, invariant = ("yes" if row[name] else "no" for name in ("needs_spans", "invariant"))
     cells = row["name"], row["acts_on"], spans, invariant, row["layers"]
