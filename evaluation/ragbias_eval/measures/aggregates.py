@@ -24,7 +24,7 @@ from ragbias_eval.runs import Record, cost_key
 get_score = attrgetter("score")
 
 Setting: TypeAlias = tuple[str, str, int]  # model, task, number of documents
-MINUS_PLAIN = {  # by name: the method's field of ``Summaries``, and the plain model's field to subtract
+MINUS_PLAIN = {  # differences by name: the method's field of ``Summaries``, and the plain model's field to subtract
     "mean": ("mean", "mean"),
     "worst": ("mean", "worst"),
     "best": ("mean", "best"),
@@ -201,14 +201,7 @@ def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
 
 
 def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
-    """Compute a method's differences from the plain model. Return None without a common question and position.
-
-    - ``mean``: the method's mean, minus the plain model's mean.
-    - ``worst``: the method's mean, minus the plain model's score at its worst position.
-    - ``best``: the method's mean, minus the plain model's score at its best position.
-    - ``worst_to_worst``: the difference of the scores at the worst positions.
-    - ``gap``: the difference of the gaps.
-    - ``by_position``: the method's score at each position, minus the plain model's mean.
+    """Compute the differences ``MINUS_PLAIN``. Return None without a common question and position.
 
     ``most`` is the largest possible difference of two scores, such as 1 for accuracies.
     """
@@ -242,21 +235,13 @@ def _by_position(scores: Scores, figures: Sequence[Estimate]) -> dict[str, Estim
 
 
 def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:
-    """Summarise one method's log-probabilities of gold answers.
-
-    The result has the entries of ``curve_figures``, an entry ``minus_plain``, and these means:
-
-    - ``spread``: range of a question's log-probability over the document orders.
-    - ``kl``: KL(plain || method) of the token after the prompt.
-    - ``agreement``: 1 if the most probable token after the prompt is the plain model's, else 0.
-    - ``answer_tokens``: number of tokens of the gold answer.
-    """
+    """Summarise one method's log-probabilities of gold answers, and compare its next token with the plain model's."""
     measured = [record for record in records if record.logprob is not None]
     return {
         "questions": len(scores.questions),
         **curve_figures(scores, NATS),
         "minus_plain": None if plain is None else minus_plain(scores, plain),
-        "spread": optional_share(per_question.logprob_spreads(measured)),
+        "spread": optional_share(per_question.logprob_spreads(measured)),  # range over the document orders
         "kl": optional_share(mean_by_question(measured, attrgetter("kl"))),
         "agreement": optional_share(mean_by_question(measured, attrgetter("agrees"))),
         "answer_tokens": sum(record.answer_tokens or 0 for record in measured) / len(measured),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
@@ -51,7 +51,7 @@ class PassagesTask(FileTask):
     template: ClassVar[str]
     row: ClassVar[type[Row]]
 
-    def read(self, line: Line[Row]) -> PassagesQuestion:
+    def read(self, line: Line[Any]) -> PassagesQuestion:
         raise NotImplementedError
 
     def document(self, passage: str, number: int) -> str:
@@ -102,7 +102,7 @@ class LongBench(PassagesTask):
     template = TEMPLATE
     row = _Row
 
-    def read(self, line: Line[_Row]) -> PassagesQuestion:  # type: ignore[override]
+    def read(self, line: Line[Any]) -> PassagesQuestion:
         row = line.row
         passages = [cut_around_answer(passage, row.answers, self.shorten) for passage in _split_passages(line)]
         return PassagesQuestion(row.input, row.answers, passages, row.dataset)
@@ -159,7 +159,7 @@ class MuSiQue(PassagesTask):
     template = MUSIQUE
     row = _MusiqueRow
 
-    def read(self, line: Line[_MusiqueRow]) -> PassagesQuestion:  # type: ignore[override]
+    def read(self, line: Line[Any]) -> PassagesQuestion:
         row, passages = line.row, []
         for passage in row.ctxs:
             title, text = passage.title.strip(), cut_around_answer(passage.text.strip(), row.answers, self.shorten)
