@@ -29,7 +29,10 @@ from ragbias_eval.bench_settings import read_settings
 from support.documented_commands import parse_command, run_script
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "evaluation/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 LANGUAGES = ("python", "sh", "diff", "yaml", "json", "toml", "text", "mermaid")
 LARGE = re.compile(r"Qwen/Qwen2\.5-7B-Instruct|my/model")
 FENCE = re.compile(r"^( *)(```+)([\w-]*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
