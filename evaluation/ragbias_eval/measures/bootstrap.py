@@ -50,17 +50,14 @@ class Scores:
 
     def restrict_to_common(self, other: Scores) -> tuple[Scores, Scores]:
         """Restrict two methods' scores to common questions and positions. A score missing in one is NaN in both."""
-        questions = sorted(set(self.questions) & set(other.questions))
-        positions = sorted(set(self.positions) & set(other.positions))
-        ours, theirs = (
-            scores.values[np.ix_(np.isin(scores.questions, questions), np.isin(scores.positions, positions))]
-            for scores in (self, other)
-        )
+        questions, *rows = np.intersect1d(self.questions, other.questions, return_indices=True)
+        positions, *columns = np.intersect1d(self.positions, other.positions, return_indices=True)
+        ours, theirs = self.values[np.ix_(rows[0], columns[0])], other.values[np.ix_(rows[1], columns[1])]
         missing = np.isnan(ours) | np.isnan(theirs)
-        is_compared = np.asarray(~missing.all(axis=0))
-        compared_positions = tuple(position for index, position in enumerate(positions) if is_compared[index])
-        first, second = (np.where(missing, np.nan, values)[:, is_compared] for values in (ours, theirs))
-        return Scores(tuple(questions), compared_positions, first), Scores(tuple(questions), compared_positions, second)
+        compared = ~missing.all(axis=0)
+        common = tuple(questions.tolist()), tuple(positions[compared].tolist())
+        first, second = (np.where(missing, np.nan, values)[:, compared] for values in (ours, theirs))
+        return Scores(*common, first), Scores(*common, second)
 
 
 class Summaries(NamedTuple):
