@@ -25,7 +25,6 @@ def report(
     """
     from ragbias_eval.report import tables
     from ragbias_eval.report.combine import differences_from, summarise_runs
-    from ragbias_eval.report.html import as_html
     from ragbias_eval.runs import read_run
 
     runs = [read_run(folder) for folder in folders]
@@ -45,6 +44,8 @@ def report(
     if any(map(tables.shows_order, summary["results"])):
         console.print(f"order: {tables.ORDER_LEGEND}")
     if html is not None:
+        from ragbias_eval.report.html import as_html  # imports matplotlib, which tables do not need
+
         write_text(as_html(summary, runs), html)
     write_json(summary, json_path)
     for path in filter(None, (html, json_path)):
