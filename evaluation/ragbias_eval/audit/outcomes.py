@@ -202,23 +202,22 @@ def _summarise(
     first: Sequence[Answers],
 ) -> Outcome:
     """Summarise the answers of one method, in ``rows``. ``first`` has the answers of the unchanged pipeline."""
-    questions = [case.question for case in cases]
     sources = [
         [find_source(text, case.prompt.documents, case.question.question) for text in answers.by_order]
         for case, answers in zip(cases, rows, strict=True)
     ]
-    labelled = [index for index, question in enumerate(questions) if question.answers]
-    asked = [questions[index] for index in labelled]
-    right = [[is_right(questions[index], text) for text in rows[index].by_order] for index in labelled]
-    right_before = [is_right(questions[index], first[index].by_order[0]) for index in labelled]
+    answered = [(case.question, answers, plain) for case, answers, plain in zip(cases, rows, first, strict=True)]
+    labelled = [entry for entry in answered if entry[0].answers]
+    right = [[is_right(question, text) for text in answers.by_order] for question, answers, _ in labelled]
+    right_before = [is_right(question, plain.by_order[0]) for question, _, plain in labelled]
     gains = [float(flags[0]) - before for flags, before in zip(right, right_before, strict=True)]
     by_order = [fmean(flag for flag in flags if flag is not None) for flags in zip_longest(*right)]
-    same = [same_answer(answers.by_order[0], plain.by_order[0]) for answers, plain in zip(rows, first, strict=True)]
+    same = [same_answer(answers.by_order[0], plain.by_order[0]) for _, answers, plain in answered]
     enough = len(labelled) >= MIN_QUESTIONS
     return Outcome(
         method=method,
-        answer_flips=_measure_flips([Question(question.question) for question in questions], rows),
-        rightness=_measure_flips(asked, [rows[index] for index in labelled]) if enough else None,
+        answer_flips=_measure_flips([(Question(question.question), answers) for question, answers, _ in answered]),
+        rightness=_measure_flips([(question, answers) for question, answers, _ in labelled]) if enough else None,
         preference=measure_position_preference(sources, case_orders),
         accuracy_by_order=by_order or None,
         changed=estimate_mean([float(not each) for each in same]),
@@ -228,8 +227,7 @@ def _summarise(
     )
 
 
-def _measure_flips(questions: Sequence[Question], rows: Sequence[Answers]) -> Flips:
-    pairs = list(zip(questions, rows, strict=True))
+def _measure_flips(pairs: Sequence[tuple[Question, Answers]]) -> Flips:
     return Flips.of(
         [float(answers_differ(question, answers.by_order)) for question, answers in pairs],
         [float(answers_differ(question, answers.repeated)) for question, answers in pairs],

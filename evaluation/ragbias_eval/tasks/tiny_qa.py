@@ -9,17 +9,7 @@ from pydantic.dataclasses import dataclass
 from ragbias.models.tiny.world import cases as held_out_cases
 from ragbias.models.tiny.world import prompt
 from ragbias_eval.metrics import exact_match
-from ragbias_eval.tasks.task import (
-    Case,
-    Documents,
-    Limit,
-    Orders,
-    Positions,
-    Seed,
-    Task,
-    place_gold,
-    spread_positions,
-)
+from ragbias_eval.tasks.task import Case, Documents, Limit, Orders, Positions, Seed, Task, place_gold, spread_positions
 
 DEFAULT_POSITIONS = 5
 
