@@ -22,6 +22,8 @@ from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import TokenisedPrompt
 from ragbias_eval.calibration.samples import CalibrationSettings, Sample, draw_strings
 
+Advance = Callable[[int], None]  # argument: number of steps just done
+
 
 @torch.no_grad()
 def sum_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
@@ -33,7 +35,7 @@ def sum_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
 
 
-def mean_states(lm: DebiasedLM, plan: CalibrationSettings, progress: Callable[[int], None]) -> NDArray[np.float64]:
+def mean_states(lm: DebiasedLM, plan: CalibrationSettings, advance: Advance) -> NDArray[np.float64]:
     """Average hidden states ``[n_states, T, D]`` over the plan's random strings.
 
     The effect of random tokens averages out; the effect of position remains.
@@ -42,16 +44,13 @@ def mean_states(lm: DebiasedLM, plan: CalibrationSettings, progress: Callable[[i
     for first in range(0, plan.strings, plan.batch_size):
         ids = draw_strings(lm, first, min(first + plan.batch_size, plan.strings), plan.length, plan.seed)
         total = total + sum_states(lm, ids)
-        progress(len(ids))
+        advance(len(ids))
     return total / plan.strings
 
 
 @torch.no_grad()
 def measure_document_attention(
-    model: PreTrainedModel,
-    prompts: Sequence[TokenisedPrompt],
-    batch_size: int,
-    progress: Callable[[int], None] = lambda done: None,
+    model: PreTrainedModel, prompts: Sequence[TokenisedPrompt], batch_size: int, advance: Advance = lambda done: None
 ) -> list[Tensor]:
     """Return the last token's attention to each document, averaged over heads.
 
@@ -64,21 +63,18 @@ def measure_document_attention(
         with ragbias.debias(model, observer, spans):
             model(ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
         attention += observer.weights
-        progress(len(spans))
+        advance(len(spans))
     return attention
 
 
 def gold_attention(
-    model: PreTrainedModel,
-    samples: Sequence[Sample],
-    batch_size: int,
-    progress: Callable[[int], None] = lambda done: None,
+    model: PreTrainedModel, samples: Sequence[Sample], batch_size: int, advance: Advance = lambda done: None
 ) -> list[tuple[float, float]]:
     """Return two means for each layer: the last token's attention to the gold document, and to the other documents.
 
     The first mean is over samples, the second over samples and documents.
     """
-    masses = measure_document_attention(model, [sample.prompt for sample in samples], batch_size, progress)
+    masses = measure_document_attention(model, [sample.prompt for sample in samples], batch_size, advance)
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
     whole = torch.stack([mass.sum(1) for mass in masses])
     others = torch.tensor([len(sample.prompt.documents) - 1 for sample in samples])
