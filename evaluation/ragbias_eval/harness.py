@@ -11,17 +11,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from lm_eval.api.instance import Instance
-from lm_eval.api.registry import register_model
-from lm_eval.models.huggingface import HFLM
 from rich.progress import track
 from torch import Tensor
 
 from ragbias import debias, methods
 from ragbias.errors import RunError
+from ragbias.extras import require
 from ragbias.generation.scoring import continue_prefill, prefill
 from ragbias.methods import Method
 from ragbias.models import local_path
+
+require("lm_eval.models.huggingface", "lm-eval", "ragbias-eval", "evaluation")
+
+from lm_eval.api.instance import Instance  # noqa: E402
+from lm_eval.api.registry import register_model  # noqa: E402
+from lm_eval.models.huggingface import HFLM  # noqa: E402
 
 Scored = tuple[tuple[str, str] | None, list[int], list[int]]
 

@@ -104,7 +104,7 @@ def test_a_whole_text_is_as_likely_as_for_the_plain_model(plain):
 def test_without_lm_eval_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.models.huggingface", None)
     monkeypatch.delitem(sys.modules, RagBiasLM.__module__)
-    with pytest.raises(MissingExtraError, match=r"pip install 'ragbias\[lm-eval\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'ragbias-eval\[lm-eval\]' .*'evaluation\[lm-eval\]'"):
         import_module(RagBiasLM.__module__)
 
 
