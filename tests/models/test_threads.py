@@ -1,6 +1,7 @@
 """Commands use as many threads as there are idle cores, unless the user sets a number."""
 
 import os
+import sys
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_commands_probe_before_they_run_a_model(cli, monkeypatch):
     monkeypatch.setattr("ragbias_eval.commands.audit.use_idle_cores", lambda: pytest.fail("probed"))
     assert cli("audit", "--help")[0] == 0 and cli("methods")[0] == 0
     probes = []
-    monkeypatch.setattr("ragbias.cli.ask.use_idle_cores", lambda: probes.append(1))
+    monkeypatch.setattr(sys.modules["ragbias.cli.ask"], "use_idle_cores", lambda: probes.append(1))
     asked = ("ask", "Which?", "--documents", "/nowhere", "--model", "tiny")
     assert cli(*asked)[0] == 2 and probes == [1]
     assert cli(*asked, "--cache", "/nowhere")[0] == 2 and probes == [1]  # cached states depend on the threads
