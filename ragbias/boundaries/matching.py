@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain
+from typing import NamedTuple
 
 from ragbias.boundaries.text import (
     ESCAPED_SPACE,
@@ -21,6 +22,7 @@ from ragbias.boundaries.text import (
     common_prefix,
     gaps_between,
     is_separator,
+    texts_outside,
 )
 
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
@@ -31,8 +33,6 @@ MAX_ROLE = 16  # maximum length of a text that may be the name of a role
 BLOCK_END = re.compile(r"[ \t]*(?:[\r\n]|\Z)|[\"'<\[]")
 
 Rewrite = Callable[[str], str]
-
-
 ESCAPES: tuple[Rewrite, ...] = (  # how Python and JSON print texts
     lambda text: repr(text)[1:-1],
     lambda text: json.dumps(text)[1:-1],
@@ -67,47 +67,81 @@ class Occurrence:
         """The span ``(begin, end)``, which also stores the margins."""
         return add_margins((self.begin, self.end), self.margins)
 
-    def is_in(self, spans: Sequence[CharSpan]) -> bool:
+    def overlaps(self, spans: Sequence[CharSpan]) -> bool:
         """Whether the occurrence overlaps one of the spans, which are ascending and disjoint."""
         last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
         return last >= 0 and spans[last][1] > self.begin
 
 
-def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Occurrence]]:
+Occurrences = Mapping[str, list[Occurrence]]  # the occurrences of each document, the longest document first
+
+
+def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> Occurrences:
     """Return the occurrences of each document that occurs in the prompt, the longest document first.
 
     ``strict`` excludes texts that a formatter changed, and occurrences that begin or end inside a word.
     """
     longest_first = sorted(set(documents), key=lambda document: (-len(document), document))
-
-    def search(changes: Sequence[Rewrite]) -> dict[str, list[Occurrence]]:
-        every = {document: occurrences_of(text, document, changes) for document in longest_first}
-        if strict:
-            every = {d: [o for o in some if is_bounded(text, *o.span)] for d, some in every.items()}
-        return {document: occurrences for document, occurrences in every.items() if occurrences}
-
-    whole = search(())
-    changes = [] if strict else _rewrites(text, longest_first, whole)
-    return search(changes) if changes else whole
+    unchanged = {document: occurrences_of(text, document) for document in longest_first}
+    if strict:
+        return filter_occurrences(unchanged, lambda occurrence: is_bounded(text, *occurrence.span))
+    rewrites = _rewrites(text, unchanged)
+    every = (
+        {document: occurrences_of(text, document, rewrites) for document in longest_first} if rewrites else unchanged
+    )
+    return filter_occurrences(every, lambda occurrence: True)
 
 
-def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) -> list[Occurrence]:
+def filter_occurrences(occurrences: Occurrences, condition: Callable[[Occurrence], bool]) -> Occurrences:
+    """Return the occurrences that satisfy a condition. Leave out documents without such an occurrence."""
+    filtered = {document: list(filter(condition, group)) for document, group in occurrences.items()}
+    return {document: group for document, group in filtered.items() if group}
+
+
+def occurrences_of(text: str, document: str, rewrites: Sequence[Rewrite] = ()) -> list[Occurrence]:
     """Return all occurrences of a document in ascending order, in any printed form.
 
-    ``changes`` are functions that a formatter may have applied to the document. A document such as ``user`` is not
+    ``rewrites`` are functions that a formatter may have applied to the document. A document such as ``user`` is not
     found in a message header, which names the role.
     """
     readings: dict[str, tuple[int, ...]] = {}  # by printed form
-    for index, write in enumerate((*READINGS, *changes)):
-        readings[write(document)] = (*readings.get(write(document), ()), index)
-    found = sorted(
+    for index, write in enumerate((*READINGS, *rewrites)):
+        form = write(document)
+        readings[form] = (*readings.get(form, ()), index)
+    occurrences = sorted(
         Occurrence(begin, begin + len(form), document, indices)
         for form, indices in readings.items()
         if form.strip()
         for begin in _find_all(text, form)
     )
-    headers = [match.span() for match in OPENING.finditer(text)] if found and len(document) <= MAX_ROLE else ()
-    return [o for o in found if not any(begin <= o.begin and o.end <= end for begin, end in headers)]
+    if len(document) > MAX_ROLE or not occurrences:
+        return occurrences
+    headers = [match.span() for match in OPENING.finditer(text)]
+    return [o for o in occurrences if not any(begin <= o.begin and o.end <= end for begin, end in headers)]
+
+
+def outermost_occurrences(text: str, occurrences: Occurrences) -> list[Occurrence]:
+    """Return the longest disjoint occurrences in order. Skip short documents that begin or end inside a word."""
+    long = {document: group for document, group in occurrences.items() if is_long(document)}
+    whole = {**long, **filter_occurrences(occurrences, lambda o: is_bounded(text, *o.span))}
+    taken: list[CharSpan] = []
+    outermost: list[Occurrence] = []
+    for occurrence in sorted(chain.from_iterable(whole.values()), key=lambda o: (o.begin - o.end, o.begin, o.document)):
+        if not occurrence.overlaps(taken):
+            insort(taken, (occurrence.begin, occurrence.end))
+            outermost.append(occurrence)
+    return sorted(outermost)
+
+
+def count_outside(text: str, occurrences: Occurrences, spans: Sequence[CharSpan]) -> int:
+    """Count the occurrences of long documents that overlap no span."""
+    long = {document: group for document, group in occurrences.items() if is_long(document)}
+    return sum(not occurrence.overlaps(spans) for occurrence in outermost_occurrences(text, long))
+
+
+def is_long(document: str) -> bool:
+    """Whether a text is too long to occur in a prompt by chance."""
+    return len(document.strip()) >= MIN_CHARACTERS
 
 
 def escaped_forms(stripped: str) -> list[str]:
@@ -119,12 +153,12 @@ def escaped_forms(stripped: str) -> list[str]:
 
 
 def _find_all(text: str, form: str) -> list[int]:
-    found: list[int] = []
+    positions: list[int] = []
     begin = text.find(form)
-    while begin >= 0 and len(found) < MAX_OCCURRENCES:
-        found.append(begin)
+    while begin >= 0 and len(positions) < MAX_OCCURRENCES:
+        positions.append(begin)
         begin = text.find(form, begin + 1)
-    return found
+    return positions
 
 
 def is_quoted(text: str, begin: int, end: int) -> bool:
@@ -145,9 +179,9 @@ def is_bounded(text: str, begin: int, end: int) -> bool:
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
 
 
-def is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
-    """Whether the same separator is between all occurrences."""
-    gaps = {text[left.end : right.begin] for left, right in pairwise(occurrences)}
+def is_uniform(text: str, spans: Sequence[CharSpan]) -> bool:
+    """Whether the same separator is between all spans."""
+    gaps = set(gaps_between(text, spans))
     return len(gaps) == 1 and all(map(is_separator, gaps))
 
 
@@ -162,97 +196,112 @@ def is_cut(text: str, begin: int, end: int) -> bool:
     return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
 
-def ends_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether a line break, a quotation mark, a tag, or the end of the prompt follows the occurrence."""
-    return text[occurrence.end - 1] == "\n" or BLOCK_END.match(text, occurrence.end) is not None
+def ends_block(text: str, end: int) -> bool:
+    """Whether a line break, a quotation mark, a tag, or the end of the prompt follows ``text[:end]``."""
+    return text[end - 1] == "\n" or BLOCK_END.match(text, end) is not None
 
 
-def have_same_ends(text: str, occurrences: Sequence[Occurrence]) -> bool:
-    """Whether the same text, such as ``(score: 0.9)``, follows all occurrences in their lines. Numbers may differ."""
-    return len({NUMBER.sub("0", text[occurrence.end :].partition("\n")[0]) for occurrence in occurrences}) == 1
+def have_same_ends(text: str, spans: Sequence[CharSpan]) -> bool:
+    """Whether the same text, such as ``(score: 0.9)``, follows all spans in their lines. Numbers may differ."""
+    return len({NUMBER.sub("0", text[end:].partition("\n")[0]) for _, end in spans}) == 1
 
 
-def is_block(text: str, occurrence: Occurrence) -> bool:
-    """Whether the occurrence fills lines or quotation marks. A label, tag, bullet or number may precede it."""
-    line = text[text.rfind("\n", 0, occurrence.begin) + 1 : occurrence.begin]
+def is_block(text: str, begin: int, end: int) -> bool:
+    """Whether ``text[begin:end]`` fills lines or quotation marks. A label, tag, bullet or number may precede it."""
+    line = text[text.rfind("\n", 0, begin) + 1 : begin]
     is_begin = is_separator(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
-    return is_begin and ends_block(text, occurrence)
+    return is_begin and ends_block(text, end)
 
 
 def precedes_other_blocks(text: str, spans: Sequence[CharSpan]) -> bool:
     """Whether the label, tag, bullet or number before each document also precedes other text in the prompt."""
-    end = len(text[: spans[0][0]].rstrip())
-    begin = text.rfind("\n", 0, end) + 1
-    if label := LABEL_OR_TAG.search(text, begin, end):
-        mark = (
-            rf"^(?:[^\w\n]|\d)*{label['label']}{LABEL_END}" if label["label"] else rf"(?:^|>)[^\w\n<>]*{label['tag']}\b"
-        )
-    elif begin == end or "\n" in text[end : spans[0][0]]:
+    first_begin, first_end = spans[0]
+    mark_end = len(text[:first_begin].rstrip())
+    line_begin = text.rfind("\n", 0, mark_end) + 1
+    if label := LABEL_OR_TAG.search(text, line_begin, mark_end):
+        mark_begin, mark = label.start(), rf"(?:^|>)[^\w\n<>]*{label['tag']}\b"
+        if label["label"]:
+            mark = rf"^(?:[^\w\n]|\d)*{label['label']}{LABEL_END}"
+    elif line_begin == mark_end or "\n" in text[mark_end:first_begin]:
         return False
     else:
-        bullet = NUMBER.sub(r"\\d+", re.escape(text[begin:end].strip()))
-        mark = rf"^[ \t]*{bullet}[ \t]"
+        bullet = NUMBER.sub(r"\\d+", re.escape(text[line_begin:mark_end].strip()))
+        mark_begin, mark = line_begin, rf"^[ \t]*{bullet}[ \t]"
     marks = re.compile(mark, re.MULTILINE | re.IGNORECASE)
-    outside = (text[: label.start() if label else begin], text[spans[-1][1] :])
-    in_gaps = [len(marks.findall(gap)) for gap in gaps_between(text, spans)]
-    n_others = sum(len(marks.findall(part)) for part in outside) + sum(in_gaps) - len(in_gaps)
-    return n_others > 0 and all(in_gaps)
+    before, *gaps, after = texts_outside(text, [(mark_begin, first_end), *spans[1:]])
+    n_in_gaps = [len(marks.findall(gap)) for gap in gaps]
+    n_elsewhere = len(marks.findall(before)) + len(marks.findall(after))
+    return all(n_in_gaps) and n_elsewhere + sum(n_in_gaps) > len(gaps)
 
 
-def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
-    """Return functions that a formatter may have applied to all documents. Documents in ``whole`` occur verbatim."""
-    missing = [document for document in documents if document not in whole]
+def _rewrites(text: str, unchanged: Occurrences) -> list[Rewrite]:
+    """Return functions that a formatter may have applied to all documents, if some documents do not occur unchanged."""
+    missing = [document for document, occurrences in unchanged.items() if not occurrences]
     if not missing:
         return []
     rewrites: list[Rewrite] = [lambda text: text.replace("\n", " ").strip(), lambda text: " ".join(text.split())]
-    if cut := _cut_length(text, missing, whole):
-        rewrites.append(lambda text: text[:cut])
+    longest = max((len(document) for document in unchanged if document not in missing), default=0)
+    if (length := _cut_length(text, missing)) >= max(longest, 1):
+        rewrites.append(lambda text: text[:length])
     return rewrites
 
 
-def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
+class _Beginning(NamedTuple):
+    """The first ``length`` characters of a document, at ``position`` in a prompt."""
+
+    document: str
+    position: int
+    length: int
+
+
+def _cut_length(text: str, documents: Sequence[str]) -> int:
     """Return the number of characters to which a formatter cut the documents, or 0 if this is uncertain.
 
     The number is uncertain if fewer than two documents are cut, or if different texts follow the cuts. The texts
     differ, for example, if the formatter cuts only between words.
     """
-    cuts: list[
-        tuple[str, int, int]
-    ] = []  # document, position of its beginning in the prompt, length of the common text
-    for document in missing:
-        begin = text.find(document[:MIN_PRESENT]) if len(document) > MIN_PRESENT else -1
-        while begin >= 0:
-            length = len(common_prefix(document, text[begin : begin + len(document)]))
-            cuts.append((document, begin, length))
-            begin = text.find(document[:MIN_PRESENT], begin + length)
-    least = min((length for _, _, length in cuts), default=0)
-    if len({document for document, _, _ in cuts}) < 2 or any(len(document) > least for document in whole):
+    beginnings = [beginning for document in documents for beginning in _find_beginnings(text, document)]
+    if len({beginning.document for beginning in beginnings}) < 2:
         return 0
-    marks: dict[str, set[str]] = {}  # the repeated characters after each cut, such as ``...``, by document
-    shortest = set()
-    for document, begin, length in cuts:
-        after = text[begin + least : begin + least + MAX_MARK]
-        mark = after[: len(after) - len(after.lstrip(after[:1]))].strip()
-        marks.setdefault(document, set()).add(mark)
-        if length == least:
-            shortest.add(mark)
-    return least if all(shortest & found for found in marks.values()) else 0
+    length = min(beginning.length for beginning in beginnings)
+    marks: dict[str, set[str]] = {}  # what follows each cut, such as ``...``, by document
+    for beginning in beginnings:
+        marks.setdefault(beginning.document, set()).add(_mark_at(text, beginning.position + length))
+    certain = {_mark_at(text, beginning.position + length) for beginning in beginnings if beginning.length == length}
+    return length if all(certain & of_document for of_document in marks.values()) else 0
 
 
-def count_absent(text: str, documents: Collection[str], occurrences: Sequence[Occurrence]) -> int:
-    """Count the documents that are missing from the prompt. Text in ``occurrences`` does not count.
+def _find_beginnings(text: str, document: str) -> Iterator[_Beginning]:
+    """Yield the beginnings of a document in the prompt that are longer than ``MIN_PRESENT``."""
+    position = text.find(document[:MIN_PRESENT]) if len(document) > MIN_PRESENT else -1
+    while position >= 0:
+        length = len(common_prefix(document, text[position : position + len(document)]))
+        yield _Beginning(document, position, length)
+        position = text.find(document[:MIN_PRESENT], position + length)
+
+
+def _mark_at(text: str, position: int) -> str:
+    """Return the repeated character at a position in the prompt, such as ``...``."""
+    after = text[position : position + MAX_MARK]
+    return after[: len(after) - len(after.lstrip(after[:1]))].strip()
+
+
+def count_absent(text: str, documents: Collection[str], spans: Sequence[CharSpan]) -> int:
+    """Count the documents that are missing from the prompt. Text in ``spans`` does not count.
 
     A document is missing if the prompt contains neither all of it nor ``MIN_PRESENT`` characters in a row.
     """
     if not documents:
         return 0
-    edges = [0, *chain.from_iterable(occurrence.span for occurrence in occurrences), len(text)]
-    outside = "\0".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
-    # a formatter may have changed white space and case
-    prompt, *searched = (" ".join(part.split()).casefold() for part in (outside, *documents))
-    pieces = {prompt[begin : begin + MIN_PRESENT] for begin in range(len(prompt) - MIN_PRESENT + 1)}
-    return sum(
-        document not in prompt
-        and not any(document[begin : begin + MIN_PRESENT] in pieces for begin in range(len(document) - MIN_PRESENT + 1))
-        for document in searched
-    )
+    prompt, *searched = map(_normalise, ("\0".join(texts_outside(text, spans)), *documents))
+    pieces = _pieces(prompt)
+    return sum(document not in prompt and pieces.isdisjoint(_pieces(document)) for document in searched)
+
+
+def _normalise(text: str) -> str:
+    """Remove differences in white space and case, which a formatter may have changed."""
+    return " ".join(text.split()).casefold()
+
+
+def _pieces(text: str) -> set[str]:
+    return {text[begin : begin + MIN_PRESENT] for begin in range(len(text) - MIN_PRESENT + 1)}

@@ -78,7 +78,7 @@ def extend_to_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fi
         return spans
     has_header = any(whole[0] < span[0] for whole, span in zip(several[0], spans, strict=True))
     has_footer = any(whole[1] > span[1] for whole, span in zip(several[0], spans, strict=True))
-    margins = Margins(margins.left and not has_header, margins.right and not has_footer)
+    margins = Margins(margins.leading and not has_header, margins.trailing and not has_footer)
     return [add_margins(span, margins) for span in several[0]]
 
 

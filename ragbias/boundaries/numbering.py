@@ -16,7 +16,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from ragbias.boundaries.splitting import DocumentNumbers
-from ragbias.boundaries.text import DOCUMENT_LABEL, MESSAGE_BORDER, NUMBERED_HEADER, CharSpan
+from ragbias.boundaries.text import DOCUMENT_LABEL, NUMBERED_HEADER, CharSpan, message_around, regions_outside
 
 REACH = 1000  # characters around a document that are searched for its number
 INSIDE = 300  # characters at the beginning of a document that are searched for its number
@@ -73,12 +73,14 @@ class Candidate(NamedTuple):
     @property
     def may_be_content(self) -> bool:
         """Whether the candidate may be content of the document: part of a word, a date or a decimal number."""
-        left, right = self.line[-2:], self.after[:2]
-        if re.match(r"\d[.,:/-]", left) or (re.match(r"[.,:/-]\d", right) and not TOTAL.match(self.after)):
+        ends_value = re.search(r"\d[.,:/-]\Z", self.line)
+        begins_value = re.match(r"[.,:/-]\d", self.after) and not TOTAL.match(self.after)
+        if ends_value or begins_value:
             return True
-        if OPEN_TAG.search(self.line) and re.match(r"[\s/>]", right):
+        if OPEN_TAG.search(self.line) and re.match(r"[\s/>]", self.after):
             return False
-        return right[:1].isalnum() or (left[-1:].isalnum() and not GLUED_LABEL.search(self.line))
+        is_glued = self.line[-1:].isalnum() and not GLUED_LABEL.search(self.line)
+        return self.after[:1].isalnum() or is_glued
 
     def keys(self) -> list[Key]:
         """Return two keys to group candidates: by the preceding word, and by the preceding character."""
@@ -276,14 +278,10 @@ class _Regions:
 
 def _regions_around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
     first, last = spans[0][0], spans[-1][1]
-    borders = [match.end() for match in MESSAGE_BORDER.finditer(text, max(0, first - REACH), first)]
-    border = MESSAGE_BORDER.search(text, last, last + REACH)
-    gaps = [(left[1], right[0]) for left, right in itertools.pairwise(spans)]
-    before = [(max([first - REACH, 0, *borders]), first), *((max(begin, end - REACH), end) for begin, end in gaps)]
-    after = [
-        *((begin, min(end, begin + REACH)) for begin, end in gaps),
-        (last, border.start() if border else min(len(text), last + REACH)),
-    ]
+    message_begin, message_end = message_around(text, first, last)
+    gaps = regions_outside(text, spans)[1:-1]
+    before = [(max(begin, end - REACH), end) for begin, end in [(message_begin, first), *gaps]]
+    after = [(begin, min(end, begin + REACH)) for begin, end in [*gaps, (last, message_end)]]
     return _Regions(text, before, 0), _Regions(text, after, len(spans) - 1)
 
 
@@ -291,8 +289,9 @@ def _regions_in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
     """Return the regions of headers or opening tags inside the documents, and the regions of closing tags."""
     headers = [HEADER_OR_TAG.match(text, begin, min(end, begin + REACH)) for begin, end in spans]
     tags = [CLOSING_TAG.search(text, max(begin, end - MAX_TAG), end) for begin, end in spans]
-    found = [[header and header.span("whole") for header in headers], [tag and tag.span() for tag in tags]]
-    return [_Regions(text, [span for span in some if span]) for some in found if all(some)]
+    spans_of_headers = [header.span("whole") for header in headers if header]
+    spans_of_tags = [tag.span() for tag in tags if tag]
+    return [_Regions(text, each) for each in (spans_of_headers, spans_of_tags) if len(each) == len(spans)]
 
 
 def _belong_to_metadata(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:

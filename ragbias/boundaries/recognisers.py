@@ -15,7 +15,8 @@ from ragbias.boundaries.text import (
     NUMBERED_HEADER,
     CharSpan,
     common_suffix,
-    split_at,
+    regions_outside,
+    split_by_message,
     strip_span,
 )
 from ragbias.errors import SegmenterError
@@ -75,9 +76,7 @@ def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
 
 def select_message(text: str, spans: Sequence[CharSpan]) -> list[CharSpan]:
     """Return the spans in the message with the most spans. Break ties by the length of the spans."""
-    pairs = enumerate(pairwise(spans), 1)
-    borders = [index for index, (left, right) in pairs if MESSAGE_BORDER.search(text, left[1], right[0])]
-    groups = split_at(spans, borders)
+    groups = split_by_message(text, spans, spans)
     return max(groups, key=lambda group: (len(group), sum(e - b for b, e in group), group[0][0]), default=[])
 
 
@@ -118,9 +117,8 @@ def document_elements(text: str) -> list[CharSpan]:
 
 def find_below_headers(text: str) -> tuple[list[CharSpan], str]:
     """Return the documents below numbered headers in the last message with headers, or why there are none."""
-    borders = MESSAGE_BORDER.finditer(text)
-    edges = [0, *(edge for border in borders for edge in border.span()), len(text)]
-    for begin, end in zip(edges[-2::-2], edges[::-2], strict=True):
+    messages = regions_outside(text, [border.span() for border in MESSAGE_BORDER.finditer(text)])
+    for begin, end in reversed(messages):
         found, doubt = _find_in_message(text, begin, end)
         if found or doubt:
             return found, f"numbered headers were found, but {doubt}; pass documents= or segmenter=" if doubt else ""

@@ -22,6 +22,7 @@ from ragbias.boundaries.text import (
     gaps_between,
     margins_of,
     strip_span,
+    texts_outside,
 )
 from ragbias.errors import AmbiguousSegmentsError
 
@@ -62,8 +63,7 @@ class DocumentNumbers:
 
     def strip_from(self, text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
         """Remove the numbers from a prompt. Return the new prompt and the new spans of the documents."""
-        edges = [0, *(edge for span, _ in self.cuts for edge in span), len(text)]
-        bare = "".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
+        bare = "".join(texts_outside(text, [span for span, _ in self.cuts]))
         return bare, [(self._new_position(begin), self._new_position(end)) for begin, end in spans]
 
     def _new_position(self, position: int) -> int:
@@ -137,12 +137,12 @@ def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> S
     apart = separator or footer or any(headers)
     if any(margins) and (not apart or len({bool(header) for header in headers}) > 1):
         raise AmbiguousSegmentsError(ONLY_SPACE)
-    if margins.left and not headers[0]:
+    if margins.leading and not headers[0]:
         texts = [body.lstrip() for body in texts]
         rest = separator.rstrip()
         space = _normalise_space(separator[len(rest) :])
         separator, prefix = rest + space, (prefix.rstrip() + space) if prefix.strip() else ""
-    if margins.right and not footer:
+    if margins.trailing and not footer:
         texts = [body.rstrip() for body in texts]
         rest = separator.lstrip()
         space = _normalise_space(separator[: len(separator) - len(rest)])

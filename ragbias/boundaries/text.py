@@ -7,7 +7,7 @@ import re
 import string
 import unicodedata
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple, TypeAlias, TypeVar
 
 CharSpan: TypeAlias = tuple[int, int]  # (begin, end), ``end`` exclusive
@@ -42,13 +42,14 @@ NUMBERED_HEADER = re.compile(
 ESCAPED_SPACE = re.compile(r"\\[nrt]")  # white space in a printed Python list
 TAG = re.compile(r"<(?P<end>/)?(?P<name>[A-Za-z][\w.:-]*?)\d*(?(end)\s*>|(?=[\s>]))")  # excludes attributes
 PRINTED = "Document("  # beginning of a document as LangChain prints it; the text is the last field
+PRINTED_END = re.compile(r"['\"]?\)")
 
 
 class Margins(NamedTuple):
-    """Whether documents differ in ``left`` (leading) or ``right`` (trailing) white space."""
+    """Whether documents differ in leading or trailing white space."""
 
-    left: bool = False
-    right: bool = False
+    leading: bool = False
+    trailing: bool = False
 
 
 class MarginSpan(tuple[int, int]):
@@ -68,7 +69,7 @@ def add_margins(span: CharSpan, margins: Margins) -> CharSpan:
 def margins_of(spans: Iterable[CharSpan]) -> Margins:
     """Combine the margins of all spans. Plain tuples have no margins."""
     margins = [span.margins for span in spans if isinstance(span, MarginSpan)]
-    return Margins(any(margin.left for margin in margins), any(margin.right for margin in margins))
+    return Margins(any(margin.leading for margin in margins), any(margin.trailing for margin in margins))
 
 
 def strip_span(text: str, span: CharSpan) -> CharSpan:
@@ -77,14 +78,33 @@ def strip_span(text: str, span: CharSpan) -> CharSpan:
     return span[1] - len(part.lstrip()), span[0] + len(part.rstrip())
 
 
-def gaps_between(text: str, spans: Sequence[CharSpan]) -> list[str]:
+def regions_outside(text: str, spans: Iterable[CharSpan]) -> list[CharSpan]:
+    """Return the regions before, between and after ascending spans."""
+    edges = [0, *chain.from_iterable(spans), len(text)]
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def texts_outside(text: str, spans: Iterable[CharSpan]) -> list[str]:
+    """Return the texts before, between and after ascending spans."""
+    return [text[begin:end] for begin, end in regions_outside(text, spans)]
+
+
+def gaps_between(text: str, spans: Iterable[CharSpan]) -> list[str]:
     """Return the texts between neighbouring spans."""
-    return [text[left[1] : right[0]] for left, right in pairwise(spans)]
+    return texts_outside(text, spans)[1:-1]
 
 
-def split_at(items: Sequence[Item], borders: Iterable[int]) -> list[list[Item]]:
-    """Split the items into non-empty groups. Each border index begins a new group."""
-    edges = [0, *sorted(borders), len(items)]
+def message_around(text: str, begin: int, end: int) -> CharSpan:
+    """Return the span of the message that contains ``text[begin:end]``."""
+    borders_before = [border.end() for border in MESSAGE_BORDER.finditer(text, 0, begin)]
+    border_after = MESSAGE_BORDER.search(text, end)
+    return max(borders_before, default=0), border_after.start() if border_after else len(text)
+
+
+def split_by_message(text: str, items: Sequence[Item], spans: Sequence[CharSpan]) -> list[list[Item]]:
+    """Group items by message. Each item is at the span with the same index. Spans are ascending."""
+    borders = [index for index, gap in enumerate(gaps_between(text, spans), 1) if MESSAGE_BORDER.search(gap)]
+    edges = [0, *borders, len(items)]
     return [list(items[begin:end]) for begin, end in pairwise(edges) if begin < end]
 
 
@@ -115,50 +135,51 @@ def enclosing_elements(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpa
     Return ``spans`` if the documents are not in XML elements. Return an empty list if tags with the name of the element
     occur inside a document, or if more than two occur between two documents.
     """
-    gaps = gaps_between(text, spans)
-    if not gaps:
+    if len(spans) < 2:
         return spans
-    tags = [[(match["name"], match["end"], match.span()) for match in TAG.finditer(gap)] for gap in gaps]
-    common = set.intersection(*map(_enclosing_names, tags))
-    names = [name for name, end, _ in reversed(tags[0]) if end and name in common]
-    if not names:
-        return _printed_list_spans(text, spans, gaps)
-    between = [[edge for name, _, edge in in_gap if name == names[0]] for in_gap in tags]
-    first = [match for match in TAG.finditer(text, 0, spans[0][0]) if match["name"] == names[0]][-1:]
-    last = [match for match in TAG.finditer(text, spans[-1][1]) if match["name"] == names[0]][:1]
-    enclosed = first and last and last[0]["end"] and not first[0]["end"]
-    if not enclosed or MESSAGE_BORDER.search(text, first[0].end(), spans[0][0]):
+    every_tag = [list(TAG.finditer(text, *region)) for region in regions_outside(text, spans)]
+    name = _element_name(every_tag[1:-1])
+    if not name:
+        return _printed_list_spans(text, spans)
+    before, *between, after = [[tag for tag in tags if tag["name"] == name] for tags in every_tag]
+    if not (before and after) or before[-1]["end"] or not after[0]["end"]:
         return spans
-    inside = any(match["name"] == names[0] for span in spans for match in TAG.finditer(text, *span))
-    if inside or any(len(edges) > 2 for edges in between):
+    if MESSAGE_BORDER.search(text, before[-1].end(), spans[0][0]):
+        return spans
+    inside = [tag for span in spans for tag in TAG.finditer(text, *span) if tag["name"] == name]
+    if inside or any(len(tags) > 2 for tags in between):
         return []
-    begins = [first[0].start(), *(end + edges[1][0] for (_, end), edges in zip(spans, between, strict=False))]
-    ends = [*(end + edges[0][1] for (_, end), edges in zip(spans, between, strict=False)), last[0].end()]
-    return _spans_if_joined(text, list(zip(begins, ends, strict=True))) or spans
+    begins = [tags[-1].start() for tags in (before, *between)]
+    ends = [tags[0].end() for tags in (*between, after)]
+    elements = list(zip(begins, ends, strict=True))
+    return elements if are_joined(text, elements) else spans
 
 
-def _enclosing_names(tags: Sequence[tuple[str, str, CharSpan]]) -> set[str]:
-    """Return the names of elements that may surround each document, such as ``doc`` in ``</doc><doc>``.
+def _element_name(tags_by_gap: Sequence[Sequence[re.Match[str]]]) -> str:
+    """Return the name of the outermost element around each document, such as ``doc`` in ``</doc><doc>``, or ""."""
+    common = set.intersection(*map(_separating_names, tags_by_gap))
+    return next((tag["name"] for tag in reversed(tags_by_gap[0]) if tag["end"] and tag["name"] in common), "")
 
-    ``tags`` are the tags between two documents.
-    """
-    last = {name: end for name, end, _ in tags}
-    first = {name: end for name, end, _ in reversed(tags)}
+
+def _separating_names(tags: Sequence[re.Match[str]]) -> set[str]:
+    """Return the names whose first tag in a gap is an end tag, and whose last one is a start tag."""
+    last = {tag["name"]: tag["end"] for tag in tags}
+    first = {tag["name"]: tag["end"] for tag in reversed(tags)}
     return {name for name in first if first[name] and not last[name]}
 
 
-def _printed_list_spans(text: str, spans: Sequence[CharSpan], gaps: Sequence[str]) -> Sequence[CharSpan]:
+def _printed_list_spans(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSpan]:
     """Extend the spans to ``Document(...)`` if the prompt contains a printed list of LangChain documents."""
-    border = max((match.end() for match in MESSAGE_BORDER.finditer(text, 0, spans[0][0])), default=0)
-    fronts = [text[border : spans[0][0]], *gaps]
-    ends = [re.compile(r"['\"]?\)").match(text, end) for _, end in spans]
-    if not all(ends) or any(front.count(PRINTED) != 1 for front in fronts):
+    message_begin, _ = message_around(text, *spans[0])
+    regions = [(max(begin, message_begin), end) for begin, end in regions_outside(text, spans)[:-1]]
+    ends = [match.end() for _, end in spans if (match := PRINTED_END.match(text, end))]
+    if len(ends) < len(spans) or any(text.count(PRINTED, *region) != 1 for region in regions):
         return spans
-    begins = [begin - len(front) + front.index(PRINTED) for front, (begin, _) in zip(fronts, spans, strict=True)]
-    return _spans_if_joined(text, [(begin, end.end()) for begin, end in zip(begins, ends, strict=True) if end]) or spans
+    printed = list(zip((text.index(PRINTED, *region) for region in regions), ends, strict=True))
+    return printed if are_joined(text, printed) else spans
 
 
-def _spans_if_joined(text: str, spans: list[CharSpan]) -> list[CharSpan]:
-    """Return the spans if all gaps between them are the same text, without words, otherwise an empty list."""
+def are_joined(text: str, spans: Sequence[CharSpan]) -> bool:
+    """Whether all gaps between the spans are the same text, without words."""
     gaps = set(gaps_between(text, spans))
-    return spans if len(gaps) == 1 and not contains_words(gaps.pop()) else []
+    return len(gaps) == 1 and not contains_words(gaps.pop())

@@ -11,8 +11,7 @@ from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from ragbias.boundaries import Boundaries, locate
-from ragbias.boundaries.assignment import count_outside, is_long
-from ragbias.boundaries.matching import is_block, occurrences_by_document
+from ragbias.boundaries.matching import count_outside, is_block, is_long, occurrences_by_document
 from ragbias.boundaries.sources import KnownText
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
@@ -153,7 +152,7 @@ def find_copies(texts: Sequence[str], contents: Iterable[str]) -> list[str]:
     stripped = [text.strip() for text in texts]
     messages_text = "\n".join(content for content in contents if content.strip() not in stripped)
     found = occurrences_by_document(messages_text, stripped)
-    blocks = [text for text in found if any(is_block(messages_text, occurrence) for occurrence in found[text])]
+    blocks = [text for text in found if any(is_block(messages_text, *occurrence.span) for occurrence in found[text])]
     return blocks if len(blocks) > 1 or any(map(is_long, blocks)) else []  # a short text may be a question
 
 

@@ -15,7 +15,17 @@ from typing import Any
 
 import pytest
 
-from ragbias.boundaries import assignment, locating, matching, metadata_blocks, numbering, recognisers, splitting, text
+from ragbias.boundaries import (
+    assignment,
+    locating,
+    matching,
+    metadata_blocks,
+    numbering,
+    recognisers,
+    retrievals,
+    splitting,
+    text,
+)
 
 PROGRAMS = ["langchain/test_programs.py", "llama_index/test_programs.py"]
 COUNTERS = ["figure", *numbering.WORDS, "numeral"]
@@ -36,7 +46,7 @@ def _forms(_: FrameType, found: Any) -> list[str]:
 
 RECOGNISERS: dict[Callable[..., Any], Labels] = {
     locating.locate: lambda _, found: [f"source: {found.source}"] if found else [],
-    assignment.is_joined_text: lambda _, joins: ["texts: one joins others"] * bool(joins),
+    locating._is_joined_text: lambda _, joins: ["texts: one joins others"] * bool(joins),
     assignment.assign_occurrences: _forms,
     assignment.select_last_message: lambda _, found: ["turn: unclear, refused"] * (found is None),
     assignment._have_same_introduction: lambda _, alike: ["turn: a chat loop"] * bool(alike),
@@ -56,7 +66,7 @@ RECOGNISERS: dict[Callable[..., Any], Labels] = {
     numbering._Regions.even_series: lambda _, series: [f"numbers: doubtful, {series[0].kind}"] if series else [],
 }
 EVERY = [
-    *(f"source: {source}" for source in (*locating.ORIGIN, "headers", "none")),
+    *(f"source: {source}" for source in (*retrievals.ORIGIN, "headers", "none")),
     "texts: verbatim",
     "texts: stripped or escaped",
     "texts: rewritten or cut alike",
