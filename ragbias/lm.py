@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
 from ragbias import methods
-from ragbias.attention.backends import check_backend
+from ragbias.attention.primitive import check_backend
 from ragbias.binding.architectures import window_of
 from ragbias.boundaries import Boundaries
 from ragbias.cache import DocumentCache
@@ -45,7 +45,7 @@ class DebiasedLM:
         method: default method, see ``methods.get``. ``None`` selects ``methods.default_method(name)``.
         name: the model's name, which selects profiles of methods; default: the name from which it was loaded.
         strip_numbering: remove the documents' numbers from headers in flat prompts, see ``Prompt.from_text``.
-        backend: the attention backend, see ``ragbias.attention.backends``.
+        backend: the attention backend, see ``ragbias.attention.primitive``.
         cache: stores keys and values of documents for later requests. Methods that cannot use it cause a warning.
         reader: folder of a reader adapter for the method, see ``ragbias adapt``.
     """

@@ -18,7 +18,7 @@ from rich.table import Table
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ragbias import debias, limits
-from ragbias.attention.backends import check_backend
+from ragbias.attention.primitive import check_backend
 from ragbias.binding.architectures import window_of
 from ragbias.binding.hooks import backend_of
 from ragbias.checks import Bounds, check_choice, check_whole_between

@@ -1,3 +1,4 @@
+from . import primitive as primitive
 from .keys import Encoding as Encoding
 from .keys import Scoring as Scoring
 from .primitive import attend as attend

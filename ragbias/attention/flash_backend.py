@@ -13,8 +13,8 @@ from flash_attn import flash_attn_varlen_func
 from torch import Tensor
 
 from ragbias.attention import torch_backend
-from ragbias.attention.backends import kernel_errors
 from ragbias.attention.keys import Scoring, Visible, repeat_heads, select
+from ragbias.attention.primitive import kernel_errors
 from ragbias.attention.torch_backend import document_mass as document_mass
 from ragbias.attention.torch_backend import segment_mass as segment_mass
 

@@ -201,7 +201,7 @@ class Scoring:
         scale: scaling factor of the scores, usually ``d ** -0.5``.
         softcap: scores become ``softcap * tanh(score / softcap)``; None leaves them unchanged.
         window: keys at a distance of ``window`` positions or more are hidden; None hides no key.
-        backend: see ``ragbias.attention.backends``.
+        backend: see ``ragbias.attention.primitive``.
     """
 
     encoding: Encoding

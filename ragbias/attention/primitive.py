@@ -7,18 +7,63 @@ Shapes are for one sequence: ``H`` query heads, ``G`` key heads, ``Q`` queries, 
 dimension ``d``. With ``H = G * group``, query head ``h`` reads key head ``h // group``. A segment is a span
 ``(begin, end)`` of keys. Segments may be in any order, with gaps. Results have the order of the given segments.
 Scores, softmaxes and log-sum-exps (LSE) are float32. Outputs have the dtype of the values.
+
+The functions are computed by one of these backends:
+
+- ``torch`` runs everywhere.
+- ``triton`` runs on CUDA, or on CPU in Triton's interpreter. It has fused kernels for attention and for the importance
+  of documents (the attention that they get).
+- ``flash`` runs FlashAttention 2 on CUDA. It uses ``torch`` for the importance of documents. It also uses ``torch`` if
+  ``attend`` gets ``bounds``, ``bias``, or segment positions that differ between queries.
+- ``auto`` uses ``triton`` for supported CUDA tensors, and ``torch`` otherwise. A self-check compares both backends once
+  per device, dtype and head dimension. If they differ, ``auto`` warns and uses ``torch``.
+
+All backends compute ``segment_scores`` and ``grouped_scores`` in PyTorch. If a backend was chosen by name and does not
+support the tensors, it raises ``BackendError``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ragbias.attention.backends import backend_module
-from ragbias.attention.keys import Group, KeyRanges, Scoring, Segments, Visible, concatenate
-from ragbias.errors import ArgumentError
+from ragbias.attention.keys import (
+    Alibi,
+    Group,
+    KeyRanges,
+    Rotary,
+    Scoring,
+    Segments,
+    Visible,
+    concatenate,
+)
+from ragbias.call_site import warn
+from ragbias.errors import ArgumentError, BackendError, BackendFallbackWarning
+from ragbias.extras import install_command
+
+BACKENDS = ("auto", "torch", "triton", "flash")
+PACKAGES = {"triton": "triton", "flash": "flash_attn"}
+DTYPES = {"triton": (torch.float16, torch.bfloat16, torch.float32), "flash": (torch.float16, torch.bfloat16)}
+MAX_DIM = 256  # largest head dimension for triton and flash
+
+# The self-check runs on a small random prompt, with inputs of unit variance.
+TOLERANCES = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+HEADS, KEY_HEADS = 4, 2
+PREFIX, DOCUMENTS, SUFFIX = 5, ((5, 140), (140, 157), (157, 230)), 9  # the longest document fills a block of rows
+TOKENS = DOCUMENTS[-1][1] + SUFFIX
+
+_auto_device = "cuda"  # device type on which ``auto`` may use triton; tests change it
+_reasons_against_triton: dict[tuple[torch.device, torch.dtype, int], str] = {}  # if empty, ``auto`` uses triton
+_lock = threading.Lock()
 
 
 def attend(
@@ -120,3 +165,143 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
     """
     mass: Tensor = backend_module(query, scoring).document_mass(query, key, spans, scoring)
     return mass
+
+
+def check_backend(backend: str) -> None:
+    """Raise ``BackendError`` for a backend that is unknown, not installed, or cannot be imported."""
+    if backend not in BACKENDS:
+        raise BackendError(f"unknown backend {backend!r}; expected one of {', '.join(BACKENDS)}")
+    if backend in PACKAGES and (reason := _import_error(backend)):
+        raise BackendError(f"backend {backend!r} {reason}")
+
+
+def choose_backend(query: Tensor, scoring: Scoring) -> str:
+    """Choose the backend for queries ``[..., d]``. Raise ``BackendError`` if a named backend does not support them."""
+    if scoring.backend == "auto":
+        if query.device.type != _auto_device:
+            return "torch"
+        if not _import_error("triton") and _unsupported("triton", query, scoring):
+            return "torch"
+        return "torch" if _reason_against_triton(query.device, query.dtype, query.shape[-1]) else "triton"
+    check_backend(scoring.backend)
+    if scoring.backend != "torch" and (reason := _unsupported(scoring.backend, query, scoring)):
+        raise BackendError(f"backend {scoring.backend!r} {reason}; use 'torch' or 'auto'")
+    return scoring.backend
+
+
+def backend_module(query: Tensor, scoring: Scoring) -> Any:
+    """Return the module of the chosen backend, which implements the functions of this module."""
+    return import_module(f"ragbias.attention.{choose_backend(query, scoring)}_backend")
+
+
+@contextmanager
+def kernel_errors(backend: str, *errors: type[Exception]) -> Iterator[None]:
+    """Convert ``RuntimeError`` and ``errors`` to ``BackendError``. Errors for lack of memory stay unchanged."""
+    converted: tuple[type[Exception], ...] = (RuntimeError, *errors)
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except converted as error:
+        raise BackendError(
+            f"backend {backend!r} failed with {type(error).__name__}: {error}; use backend='torch'"
+        ) from error
+
+
+def _reason_against_triton(device: torch.device, dtype: torch.dtype, dim: int) -> str:
+    """Return the reason why ``auto`` does not use triton, or an empty string. Warn once about each reason."""
+    case = device, dtype, dim
+    with _lock:
+        known = set(_reasons_against_triton.values())
+        if case not in _reasons_against_triton:
+            reason = _import_error("triton") or describe_difference("triton", *case)
+            _reasons_against_triton[case] = reason
+        reason = _reasons_against_triton[case]
+    if reason and reason not in known:
+        warn(f"backend 'auto' computes with 'torch': backend 'triton' {reason}", BackendFallbackWarning)
+    return reason
+
+
+@cache
+def _import_error(backend: str) -> str:
+    """Return the reason why a backend cannot be imported, or an empty string."""
+    package = PACKAGES[backend]
+    if find_spec(package) is None:
+        return f"needs {package}; {install_command(backend)}"
+    try:
+        import_module(f"ragbias.attention.{backend}_backend")
+    except Exception as error:  # packages for another driver or torch version raise errors of any class
+        return f"cannot import {package}: {type(error).__name__}: {error}"
+    return ""
+
+
+def _unsupported(backend: str, query: Tensor, scoring: Scoring) -> str:
+    """Return the reason why a backend other than ``torch`` does not support these queries, or an empty string."""
+    if reason := _unsupported_device(backend, query.device):
+        return reason
+    if query.dtype not in DTYPES[backend]:
+        return f"computes in {', '.join(str(dtype)[6:] for dtype in DTYPES[backend])}, not in {str(query.dtype)[6:]}"
+    if query.shape[-1] > MAX_DIM:
+        return f"supports heads of up to {MAX_DIM} dimensions, not of {query.shape[-1]}"
+    if isinstance(scoring.encoding, Alibi):
+        return "does not support ALiBi"
+    if backend == "flash" and scoring.window is not None:
+        return "does not support sliding windows by assigned position"
+    if torch.is_grad_enabled() and query.requires_grad:
+        return "computes no gradients"
+    return ""
+
+
+def _unsupported_device(backend: str, device: torch.device) -> str:
+    if device.type != "cuda":
+        interpreted = backend == "triton" and import_module("ragbias.attention.triton_backend").INTERPRETED
+        return "" if interpreted else f"runs on CUDA, but the tensors are on {device.type!r}"
+    return ""
+
+
+def describe_difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int) -> str:
+    """Describe how a backend fails or differs from ``torch`` for this head dimension. Return "" if both agree."""
+    random = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(heads, TOKENS, dim, generator=random) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
+    scoring = Scoring(Rotary(10_000.0 ** -torch.linspace(0, 1, dim // 2 + 1)[:-1]), dim**-0.5)
+    tolerance = TOLERANCES[dtype]
+    try:
+        with torch.no_grad():
+            query, key, value = (tensor.to(device, dtype) for tensor in tensors)
+            expected, computed = (
+                _self_check_results(query, key, value, replace(scoring, backend=name)) for name in ("torch", backend)
+            )
+            for (name, right), (_, result) in zip(expected, computed, strict=True):
+                error = float((result.float() - right.float()).abs().nan_to_num(torch.inf).max())
+                if error > tolerance:
+                    where = f"{str(dtype)[6:]} with head dimension {dim} on {device}"
+                    return f"computes {name} with an error of {error:.2g} in {where}; at most {tolerance:g} is allowed"
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as failure:  # compilers and drivers raise errors of any class
+        cause = failure.__cause__ or failure
+        return f"fails its self-check with {type(cause).__name__}: {cause}"
+    return ""
+
+
+def _self_check_results(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Iterator[tuple[str, Tensor]]:
+    """Compute attention and importances for a self-check. Yield each result with its name."""
+    device, tail = key.device, TOKENS - SUFFIX
+    positions = torch.arange(TOKENS, device=device)
+    for result in attend(query, key, value, positions=positions, scoring=scoring, causal=True):
+        yield "plain attention", result
+    groups = []  # a document sees the prefix and the other documents fully, and itself causally
+    for index, span in enumerate(DOCUMENTS):
+        others = [other for other in DOCUMENTS if other != span]
+        starts = torch.tensor([[0, 40, 90, 150 + index]], device=device).expand(HEADS, -1)
+        groups.append(Group(span, 150 + index, [(0, PREFIX), *others, span], starts))
+    for result in attend_groups(query, key, value, groups, scoring):
+        yield "attention of documents", result
+    starts = torch.tensor([0, 5, 140, 157, tail], device=device).expand(HEADS, SUFFIX, -1).clone()
+    starts[..., 1:4] += torch.arange(HEADS * SUFFIX, device=device).view(HEADS, SUFFIX, 1) % 7  # by head and query
+    options: dict[str, Any] = dict(segments=[(0, PREFIX), *DOCUMENTS, (tail, TOKENS)], starts=starts, causal=True)
+    options.update(positions=positions[tail:], scoring=scoring, bias=[0.0, -0.5, -0.5, -0.5, 0.0])
+    for result in attend(query[:, tail:], key, value, **options):
+        yield "attention to documents", result
+    yield "importances of documents", document_mass(query, key, DOCUMENTS, scoring) / TOKENS
+    yield "importances for a token", segment_mass(query[:, -1:], key, DOCUMENTS, scoring)

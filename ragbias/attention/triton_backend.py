@@ -22,8 +22,8 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from ragbias.attention import triton_kernels as kernels
-from ragbias.attention.backends import kernel_errors
 from ragbias.attention.keys import Group, Rotary, Scoring, Segments, Visible
+from ragbias.attention.primitive import kernel_errors
 
 INTERPRETED = not isinstance(kernels.attention, triton.JITFunction)
 PROGRAMS = 256  # minimum number of programs, about two per multiprocessor of a large GPU

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from ragbias.attention.backends import check_backend
 from ragbias.attention.keys import Encoding, Scoring, rotate
+from ragbias.attention.primitive import check_backend
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.binding.session import Session, open_session
 from ragbias.errors import BindingError, UnsupportedModelError

@@ -24,7 +24,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ragbias.attention import Scoring
-from ragbias.attention.backends import choose_backend
+from ragbias.attention.primitive import choose_backend
 from ragbias.binding.architectures import Architecture, architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding, PlainBinding, activate, active_binding_of, binding_of
 from ragbias.errors import MethodError, NoDocumentsError, UnsupportedModelError
@@ -93,7 +93,7 @@ def debias(
         method: a name or an instance, e.g. ``"pine"`` or ``Pine()``.
         spans: ``(begin, end)`` of each document in columns of ``input_ids``, counting padding. Spans must be adjacent.
             For a batch, pass one list of spans per prompt. Do not repeat spans for beams of a prompt.
-        backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``.
+        backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.primitive``.
 
     Raises:
         UnknownMethodError: no method has this name.

@@ -103,8 +103,8 @@ class Report:
         n_expected: number of documents that should be in the prompt, according to the source.
         n_found: number of these documents that occur in the prompt.
         reason: why another method ran, or why documents are missing; empty if everything ran as requested.
-        backend: the attention backend: ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``, or
-            ``"vllm"``; empty if the method does not change attention.
+        backend: the attention backend: ``"torch"``, ``"triton"``, ``"flash"`` or ``"vllm"``; empty if the method does
+            not change attention.
         order: for methods that reorder documents, ``order[i]`` is the original index of the document that the model
             reads at position ``i``; empty for other methods.
         numbering: ``"present"`` if the text around the documents numbers them, which reveals their order to the model;

@@ -11,10 +11,9 @@ import torch
 
 import ragbias
 from ragbias import DebiasedLM, Prompt, attention
-from ragbias.attention import Encoding, Scoring, attend, backends
-from ragbias.attention.backends import check_backend, choose_backend
+from ragbias.attention import Encoding, Scoring, attend, primitive
 from ragbias.attention.keys import Alibi, Group, Rotary
-from ragbias.attention.primitive import attend_groups
+from ragbias.attention.primitive import attend_groups, check_backend, choose_backend
 from ragbias.errors import BackendError, BackendFallbackWarning
 from support.random_models import random_model
 from support.segments import Segments
@@ -36,15 +35,15 @@ def scoring(backend="auto", encoding=ROTARY, **extras):
 
 
 def test_auto_is_torch_on_cpu_and_triton_on_cuda_where_it_can(monkeypatch):
-    monkeypatch.setattr(backends, "_reasons_against_triton", {})
-    monkeypatch.setattr(backends, "describe_difference", lambda *case: "")
+    monkeypatch.setattr(primitive, "_reasons_against_triton", {})
+    monkeypatch.setattr(primitive, "describe_difference", lambda *case: "")
     assert choose_backend(torch.zeros(4, DIM), scoring()) == "torch"
     assert choose_backend(on_cuda(), scoring()) == "triton"
     assert choose_backend(on_cuda(), scoring("torch")) == "torch"
     assert choose_backend(on_cuda(torch.float64), scoring()) == "torch"
     assert choose_backend(on_cuda(), scoring(encoding=Alibi(torch.ones(4)))) == "torch"
-    monkeypatch.setattr(backends, "_reasons_against_triton", {})
-    monkeypatch.setattr(backends, "_import_error", lambda backend: "is not there")
+    monkeypatch.setattr(primitive, "_reasons_against_triton", {})
+    monkeypatch.setattr(primitive, "_import_error", lambda backend: "is not there")
     with pytest.warns(BackendFallbackWarning, match="is not there"):
         assert choose_backend(on_cuda(), scoring()) == "torch"
 
@@ -62,7 +61,7 @@ def test_auto_is_torch_on_cpu_and_triton_on_cuda_where_it_can(monkeypatch):
     ],
 )
 def test_a_named_backend_that_cannot_raises_and_says_why(query, how, reason, monkeypatch):
-    monkeypatch.setattr(backends, "_import_error", lambda backend: "")
+    monkeypatch.setattr(primitive, "_import_error", lambda backend: "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(triton_backend, "INTERPRETED", True)
     with pytest.raises(BackendError, match=reason):
@@ -122,18 +121,18 @@ def flash(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "stand_ins"))
     monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
     monkeypatch.delitem(sys.modules, "ragbias.attention.flash_backend", raising=False)
-    monkeypatch.setattr(backends, "_unsupported_device", lambda backend, device: "")
-    backends._import_error.cache_clear()
+    monkeypatch.setattr(primitive, "_unsupported_device", lambda backend, device: "")
+    primitive._import_error.cache_clear()
     yield importlib.import_module("ragbias.attention.flash_backend")
     del sys.modules["flash_attn"], sys.modules["ragbias.attention.flash_backend"]
     del attention.flash_backend
-    backends._import_error.cache_clear()
+    primitive._import_error.cache_clear()
 
 
 @pytest.fixture
 def exact(flash, monkeypatch):
     """Also allow float32, which flash-attn does not support, so that only the layout can cause differences."""
-    monkeypatch.setitem(backends.DTYPES, "flash", (torch.float32,))
+    monkeypatch.setitem(primitive.DTYPES, "flash", (torch.float32,))
     return flash
 
 
@@ -189,7 +188,7 @@ for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]
 sys.path.insert(0, sys.argv[1])
 from ragbias.attention import Scoring
 from ragbias.attention.keys import Rotary
-from ragbias.attention.backends import check_backend, choose_backend
+from ragbias.attention.primitive import check_backend, choose_backend
 from ragbias.errors import BackendError, BackendFallbackWarning
 
 query = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=(4, 64), requires_grad=False)

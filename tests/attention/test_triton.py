@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.attention import Encoding, Scoring, attend, backends
+from ragbias.attention import Encoding, Scoring, attend, primitive
 from ragbias.attention.keys import Group, Rotary
 from ragbias.attention.primitive import attend_groups, document_mass, segment_mass
 from ragbias.errors import BackendError, BackendFallbackWarning
@@ -286,8 +286,8 @@ class Unlaunchable:
 @pytest.fixture
 def auto(monkeypatch):
     """Scoring whose backend ``auto`` considers Triton for the tensors here, before any self-check."""
-    monkeypatch.setattr(backends, "_auto_device", DEVICE)
-    monkeypatch.setattr(backends, "_reasons_against_triton", {})
+    monkeypatch.setattr(primitive, "_auto_device", DEVICE)
+    monkeypatch.setattr(primitive, "_reasons_against_triton", {})
     return Scoring(ENCODINGS["rotary"], SCALE)
 
 
@@ -303,19 +303,19 @@ def test_a_kernel_that_cannot_be_launched_is_a_backend_error(monkeypatch):
 
 
 def test_auto_is_triton_after_a_self_check_that_runs_once(auto, monkeypatch):
-    checked, real = [], backends.describe_difference
-    monkeypatch.setattr(backends, "describe_difference", lambda *case: checked.append(case) or real(*case))
+    checked, real = [], primitive.describe_difference
+    monkeypatch.setattr(primitive, "describe_difference", lambda *case: checked.append(case) or real(*case))
     query = inputs(9, 9)[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [backends.choose_backend(query, auto) for _ in range(3)] == ["triton"] * 3
-        assert backends.choose_backend(query[..., :8], auto) == "triton"
+        assert [primitive.choose_backend(query, auto) for _ in range(3)] == ["triton"] * 3
+        assert primitive.choose_backend(query[..., :8], auto) == "triton"
     assert checked == [("triton", query.device, torch.float32, dim) for dim in (DIM, 8)]
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_the_self_check_passes_triton_in_every_dtype(dtype):
-    assert backends.describe_difference("triton", torch.device(DEVICE), dtype, 64) == ""
+    assert primitive.describe_difference("triton", torch.device(DEVICE), dtype, 64) == ""
 
 
 def wrong(operation):
@@ -365,4 +365,4 @@ def assert_auto_falls_back(auto, reason):
     expected = attend(query, key, value, scoring=torch_alone, **arguments)
     assert all(torch.equal(*pair) for result in (first, second) for pair in zip(result, expected, strict=True))
     assert torch.equal(mass, segment_mass(query, key, [(0, 9)], torch_alone))
-    assert backends.choose_backend(query, auto) == "torch"
+    assert primitive.choose_backend(query, auto) == "torch"

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 
 from langchain_ragbias.messages import ToolLike
 from ragbias import DebiasedLM
-from ragbias.attention.backends import BACKENDS
+from ragbias.attention.primitive import BACKENDS
 from ragbias.checks import check_dict
 from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.generation.arguments import SAMPLING, SamplingArguments
