@@ -1,7 +1,7 @@
 from .direct_searches import SearchWatch as SearchWatch
-from .missing_documents import LocatedDocuments as LocatedDocuments
 from .model import Call as Call
 from .model import FrameworkModel as FrameworkModel
+from .model import LocatedDocuments as LocatedDocuments
 from .model import PreparedCall as PreparedCall
 from .options import RagBiasOptions as RagBiasOptions
 from .options import rename_arguments as rename_arguments

@@ -1,12 +1,14 @@
-"""The base class of the integrations' models: the steps of a call, then the loading of the model."""
+"""The base class of the integrations' models: the steps of a call, the check for missing documents, and loading."""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_serializer
@@ -14,17 +16,25 @@ from pydantic.functional_validators import InstanceOf, SkipValidation, model_val
 from typing_extensions import Self
 
 from ragbias import methods
-from ragbias.boundaries import Segmenter
+from ragbias.boundaries import Boundaries, Segmenter
 from ragbias.boundaries.recognisers import check_segmenter
+from ragbias.boundaries.sources import current_documents
+from ragbias.boundaries.splitting import STRIPPING_HELPS
 from ragbias.cache import DocumentCache
+from ragbias.call_site import WarnedLines
 from ragbias.display import validation_message
-from ragbias.errors import ArgumentError, MethodError
-from ragbias.frameworks.missing_documents import LocatedDocuments, MissingDocuments
+from ragbias.errors import (
+    ArgumentError,
+    DocumentNotFoundError,
+    MethodError,
+    MissingDocumentsWarning,
+    NoDocumentsError,
+)
 from ragbias.frameworks.options import RagBiasOptions, with_options
 from ragbias.frameworks.remote import LanguageModel, RemoteLM, RemoteRequest
 from ragbias.frameworks.run_state import LastReports, Owner
 from ragbias.frameworks.tool_use import AnswerFormat
-from ragbias.generation import Generation, GenerationSettings, Request, Stream
+from ragbias.generation import Generation, GenerationSettings, Report, Request, Stream
 from ragbias.generation.arguments import SAMPLING
 from ragbias.limits import OnMissing
 from ragbias.lm import DebiasedLM
@@ -34,6 +44,24 @@ from ragbias.models.named import no_model_message
 
 DEFAULTS = ("stop", "logprobs", "max_tokens", "max_new_tokens", *SAMPLING)  # fields that a call may override
 NOT_SETTINGS = ("documents", "method")  # arguments that do not control generation
+CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
+EXPLICIT = {"documents", "segmenter"}  # all documents of these sources must occur in the prompt
+
+
+@dataclass(frozen=True)
+class LocatedDocuments:
+    """The documents in a prompt, and how to check for missing documents.
+
+    Attributes:
+        suspected: whether documents may be missing because a retrieval was not recorded.
+        warn_at_end: functions to call at the end of a run that retrieved no documents; ``None`` outside a run.
+        must_be_complete: whether missing documents are a mistake.
+    """
+
+    boundaries: Boundaries
+    suspected: bool = False
+    warn_at_end: list[Callable[[], None]] | None = None
+    must_be_complete: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,6 +99,95 @@ class PreparedCall:
         details = {"finish_reason": generation.finish_reason, "ragbias": generation.report.as_dict()}
         logprobs = self.form.logprobs(self.lm, generation)
         return details if logprobs is None else {**details, "logprobs": logprobs}
+
+
+@dataclass
+class MissingDocuments:
+    """Check a model's requests for missing documents. Warn once per call site and reason.
+
+    Args:
+        remedy: advice in warnings and errors for users who passed no documents.
+        complete: values of ``Report.source``, besides ``EXPLICIT``, for which all documents must occur in the prompt.
+    """
+
+    remedy: str
+    complete: frozenset[str] = frozenset()
+    _lines: WarnedLines = field(default_factory=WarnedLines, init=False, repr=False)
+
+    def check(
+        self,
+        request: Request,
+        located: LocatedDocuments,
+        on_missing: OnMissing,
+        documents: Sequence[object] | None = None,
+        segmenter: object = None,
+    ) -> None:
+        """Warn or raise an error if the request's method needs documents and some are missing.
+
+        A single document is accepted if no others are expected, because one document has no order. An empty list
+        ``documents=[]`` is accepted too. In a run without documents so far, warnings go to ``located.warn_at_end``.
+
+        Args:
+            on_missing: whether to warn, to raise an error, or to do nothing.
+            documents: documents of the call; default: the documents of an enclosing ``ragbias.documents`` block.
+            segmenter: segmenter of the call, if any.
+
+        Raises:
+            NoDocumentsError: with ``on_missing="raise"``, if the plain model would answer.
+            DocumentNotFoundError: with ``on_missing="raise"``, if some of the expected documents are missing.
+        """
+        needs_documents = request.origin.method_requested.needs_documents
+        if on_missing == "ignore" or not (needs_documents and located.must_be_complete):
+            return
+        report, boundaries = request.report, request.origin.boundaries
+        explicit = bool(current_documents() if documents is None else documents)
+        one_of_several = report.n_found == 1 and report.source not in EXPLICIT  # some steps of a chain use one document
+        complete = report.source in self.complete | EXPLICIT and not one_of_several
+        needed = report.n_expected - (0 if complete else boundaries.n_absent)
+        all_found = report.source != "none" and report.n_found == needed
+        plain = bool(request.origin.why_plain)
+        too_few = plain and not (all_found and report.n_found < 2)
+        lost = not all_found or (explicit and report.source not in CERTAIN)
+        if boundaries.n_untreated > 1 and not too_few:
+            message = (
+                f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval. The order "
+                f"of {boundaries.n_untreated} documents of other retrievals in this run still matters. Retrieve all "
+                "documents of a turn in one message or tool call; on_missing='ignore' silences this."
+            )
+            self._lines.warn(message, MissingDocumentsWarning, "untreated")
+        if not (too_few or lost):
+            return
+        remedy = self._remedy(report, explicit, segmenter is not None)
+        message = f"{_explain(report, plain)}. {remedy}; on_missing='ignore' silences this."
+        if on_missing == "raise":
+            raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
+        kind = re.sub(r"\d+", "", report.reason)
+        warn = partial(self._lines.warn, message, MissingDocumentsWarning, kind)
+        if located.warn_at_end is None or report.n_expected or report.n_found or located.suspected:
+            warn()
+        else:
+            located.warn_at_end.append(warn)
+
+    def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
+        if STRIPPING_HELPS in report.reason:
+            return "Pass strip_numbering=True, or change the template"
+        if report.source == "segmenter" or (segmented and not explicit):
+            return "Let the segmenter find all documents"
+        if report.source != "none" and report.n_found in (0, report.n_expected):  # the documents cannot be separated
+            return "Change the template, or pass a segmenter= that separates the documents"
+        if explicit:
+            other = "leave them to the segmenter" if segmented else "a segmenter= that finds them there"
+            return f"Pass documents= as they occur in the prompt, or {other}"
+        return self.remedy if report.n_expected else f"{self.remedy}, or documents=[] if there are none"
+
+
+def _explain(report: Report, plain: bool) -> str:
+    count = f"{report.n_found} of {report.n_expected} expected documents" if report.n_expected else "none"
+    ran = "only the plain model can answer" if plain else "it treats only these"
+    but = "but" if 0 < report.n_found == report.n_expected else "so"  # the documents cannot be separated
+    reason = f" ({report.reason})" if report.reason else ""
+    needs = f"{report.method_requested} needs the retrieved documents"
+    return f"{needs}. It located {count} in the prompt, {but} {ran}{reason}"
 
 
 class FrameworkModel(BaseModel):

@@ -7,7 +7,7 @@ import pytest
 
 from ragbias.boundaries import Boundaries
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
-from ragbias.frameworks.missing_documents import LocatedDocuments, MissingDocuments
+from ragbias.frameworks.model import LocatedDocuments, MissingDocuments
 from ragbias.methods import RoToR
 
 TEXT = "Context: one gate. two gates. three gates. Which?"
