@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError  # an optional dependency, which callers import
+    from pydantic import ValidationError
 
 LONGEST = 60  # maximum number of characters of a value in an error
 # matches control characters except tab and line break, bidirectional controls, and lone surrogates

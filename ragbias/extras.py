@@ -7,7 +7,7 @@ from types import ModuleType
 
 from ragbias.errors import MissingExtraError
 
-_COMMAND = ("pydantic", "rich", "typer")
+_COMMAND = ("rich", "typer")
 # modules that `pip install 'ragbias[extra]'` installs, by extra; pyproject.toml lists their distributions
 EXTRAS = {
     "cli": _COMMAND,

@@ -178,7 +178,7 @@ def merge_splits(
     outputs, lses, output, lse, splits, o_split, l_split,
     DIM: tl.constexpr, DIMS: tl.constexpr, SPLITS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Merge the results of one row for ``splits`` disjoint parts of its keys, in float32."""
+    """Merge the partial results of one query, which were computed for disjoint parts of its keys, in float32."""
     row = tl.program_id(0).to(tl.int64)
     index, dims = tl.arange(0, SPLITS), tl.arange(0, DIMS)
     parts = tl.load(lses + index * l_split + row, mask=index < splits, other=float("-inf"))

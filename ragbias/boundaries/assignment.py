@@ -147,8 +147,8 @@ def _with_reading(occurrences: Occurrences, reading: int) -> Occurrences:
 def _longest_run(text: str, options: Occurrences, wanted: Counter[str]) -> list[Occurrence]:
     """Return the longest sequence of documents that the same separator joins.
 
-    Of several longest sequences, prefer, in this order: more documents that are whole words, all documents in quotation
-    marks, a separator without letters, a block end after the last document, a later position.
+    Of several longest sequences, prefer, in this order: more documents that begin and end between words, all documents
+    in quotation marks, a separator without letters, a block end after the last document, a later position.
     """
     beginning: dict[int, list[Occurrence]] = defaultdict(list)
     for occurrence in sorted(chain.from_iterable(options.values()), key=lambda o: o.begin - o.end):

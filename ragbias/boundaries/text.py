@@ -162,7 +162,7 @@ def _element_name(tags_by_gap: Sequence[Sequence[re.Match[str]]]) -> str:
 
 
 def _separating_names(tags: Sequence[re.Match[str]]) -> set[str]:
-    """Return the names whose first tag in a gap is an end tag, and whose last one is a start tag."""
+    """Return the element names of which the first tag is an end tag, and the last tag is a start tag."""
     last = {tag["name"]: tag["end"] for tag in tags}
     first = {tag["name"]: tag["end"] for tag in reversed(tags)}
     return {name for name in first if first[name] and not last[name]}
@@ -180,6 +180,6 @@ def _printed_list_spans(text: str, spans: Sequence[CharSpan]) -> Sequence[CharSp
 
 
 def are_joined(text: str, spans: Sequence[CharSpan]) -> bool:
-    """Whether all gaps between the spans are the same text, without words."""
+    """Whether all gaps between the spans contain the same text, and this text contains no words."""
     gaps = set(gaps_between(text, spans))
     return len(gaps) == 1 and not contains_words(gaps.pop())

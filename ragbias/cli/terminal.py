@@ -213,6 +213,6 @@ class Integer:
 
 
 def integer(bounds: Bounds, help: str, several: bool = False) -> Any:
-    """Declare an option for a whole number, or for ``several`` comma-separated ``Numbers``."""
+    """Declare an option for a whole number. With ``several=True``, it takes several numbers, separated by commas."""
     metavar = f"{bounds}, ..." if several else str(bounds)
     return typer.Option(parser=Integer(bounds, several), metavar=metavar, help=help)
