@@ -259,7 +259,8 @@ class DebiasedLM:
     ) -> list[Generation]:
         """Answer prepared requests in padded batches, all with the same settings."""
         self._check_and_record(requests, settings)
-        return Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled).answer(requests)
+        answering = Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled)
+        return answering.generate_batches(requests)
 
     def stream_answer(self, request: Request, settings: GenerationSettings) -> Stream:
         """Stream the answer to a prepared request, see ``stream``."""
@@ -268,7 +269,7 @@ class DebiasedLM:
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             on_text = None if isinstance(request.method, VotingMethod) else emit
             answering = Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled, on_text)
-            return answering.answer([request])[0]
+            return answering.generate_batches([request])[0]
 
         return Stream(job, request.report)
 

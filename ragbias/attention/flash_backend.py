@@ -19,12 +19,12 @@ from ragbias.attention.torch_backend import document_mass as document_mass
 from ragbias.attention.torch_backend import segment_mass as segment_mass
 
 
-def attend(
+def compute_attention(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
     """Implement ``primitive.attend``. Use ``torch`` for arguments that FlashAttention does not support."""
     if visible.by_query or visible.bias is not None or visible.bounds is not None:
-        return torch_backend.attend(query, key, value, positions, scoring, visible)
+        return torch_backend.compute_attention(query, key, value, positions, scoring, visible)
     segments = visible.segments
     starts = positions.new_zeros(1, len(segments)) if visible.starts is None else visible.starts[:, 0]
     query, moved = scoring.encoding.move(scoring.encoding(query, positions), key, segments, starts)

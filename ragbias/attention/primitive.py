@@ -106,9 +106,8 @@ def attend(
     segments = [(0, key.shape[1])] if segments is None else segments
     causal = causal and query.shape[1] > 1  # a single query sees all keys
     visible = Visible(segments, starts, bias, causal, bounds)
-    result: tuple[Tensor, Tensor] = backend_module(query, scoring).attend(
-        query, key, value, positions, scoring, visible
-    )
+    backend = backend_module(query, scoring)
+    result: tuple[Tensor, Tensor] = backend.compute_attention(query, key, value, positions, scoring, visible)
     return result
 
 
@@ -121,15 +120,15 @@ def attend_groups(
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']`` for the ``Q'`` queries of all groups, group after group.
     """
     backend = backend_module(query, scoring)
-    if hasattr(backend, "attend_groups"):  # triton computes all groups in one launch
-        result: tuple[Tensor, Tensor] = backend.attend_groups(query, key, value, groups, scoring)
+    if hasattr(backend, "compute_groups"):  # triton computes all groups in one launch
+        result: tuple[Tensor, Tensor] = backend.compute_groups(query, key, value, groups, scoring)
         return result
     parts = []
     for group in groups:
         begin, end = group.queries
         positions = torch.arange(group.position, group.position + end - begin, device=query.device)
         visible = Visible(group.segments, group.starts[:, None], causal=True)
-        parts.append(backend.attend(query[:, begin:end], key, value, positions, scoring, visible))
+        parts.append(backend.compute_attention(query[:, begin:end], key, value, positions, scoring, visible))
     return concatenate(parts)
 
 

@@ -30,12 +30,12 @@ MAX_MOVED = 2**19  # key elements that a call moves at once per thread; they sho
 MAX_SCORES = {"cpu": 2**20, "cuda": 2**26}  # scores in memory; on a CPU they should fit into a cache
 
 
-def attend(
+def compute_attention(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
     """Implement ``primitive.attend``. Without a fused kernel, compute scores in blocks of queries, to save memory."""
     if query.shape[1] > 1 and not visible.by_query and fused_available(query, scoring):
-        return _attend_fused(query, key, value, positions, scoring, visible)
+        return _compute_fused(query, key, value, positions, scoring, visible)
     segments, starts = visible.segments, visible.starts
     limits = causal_bounds(segments, query.shape[1], key.device) if visible.causal else visible.bounds
     parts = []
@@ -176,7 +176,7 @@ def fused_available(query: Tensor, scoring: Scoring) -> bool:
     return supported and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
-def _attend_fused(
+def _compute_fused(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
     """Compute ``attend`` with PyTorch's kernel for CPUs. All queries of a head must share the starts of segments.
@@ -212,14 +212,14 @@ def _attend_fused(
         keys_by_head = moved.unflatten(0, (len(folded), -1)).expand(-1, group, -1, -1)
         inputs = folded, keys_by_head, values[heads, None].expand_as(keys_by_head)
         if is_masked:
-            output, lse = _attend_masked(*inputs, scoring.scale, mask_of)
+            output, lse = _compute_masked(*inputs, scoring.scale, mask_of)
         else:
             output, lse = _flash(*inputs, scale=scoring.scale, is_causal=is_causal)
         parts.append((output.flatten(0, 1), lse.flatten(0, 1)))
     return concatenate(parts, dim=0)
 
 
-def _attend_masked(
+def _compute_masked(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask_of: Callable[[int], tuple[Tensor, slice]]
 ) -> tuple[Tensor, Tensor]:
     """Call PyTorch's kernel for blocks of queries. ``mask_of`` returns the mask of the block that begins at a query.

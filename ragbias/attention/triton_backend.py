@@ -57,7 +57,7 @@ class _Tables(NamedTuple):
     spans: Tensor  # span of each group's queries in the output
 
 
-def attend(
+def compute_attention(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
     """Implement ``primitive.attend``."""
@@ -72,7 +72,7 @@ def attend(
     return _run(query, key, value, positions, scoring, replace(visible, starts=starts), tables, sizes)
 
 
-def attend_groups(
+def compute_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
     """Implement ``primitive.attend_groups`` in one launch."""

@@ -228,7 +228,7 @@ class Binding(PlainBinding):
             return self.method.query_input(hidden, self.layers[module], self._pass.prefill)
         return self.method.key_input(hidden, self.layers[module])
 
-    def attention(
+    def run_method(
         self,
         module: nn.Module,
         query: Tensor,

@@ -299,7 +299,7 @@ def _register_attention(implementation: str) -> str:
             return original(unhooked, query, key, value, mask, **kwargs)[0]
 
         limits = kwargs.get("softcap"), kwargs.get("sliding_window")
-        return active.attention(module, query, key, value, plain, kwargs["scaling"], *limits), None
+        return active.run_method(module, query, key, value, plain, kwargs["scaling"], *limits), None
 
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
     return name
@@ -328,7 +328,7 @@ def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple
         def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
             return _mpt_attention(query, key, value, position_bias, attention_mask, module.softmax_scale)
 
-        output = active.attention(module, query, key, value, plain, scale=module.softmax_scale)
+        output = active.run_method(module, query, key, value, plain, scale=module.softmax_scale)
         return module.out_proj(output.flatten(2)), None
 
     return forward

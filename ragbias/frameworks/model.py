@@ -83,7 +83,7 @@ class PreparedCall:
     settings: GenerationSettings
     form: AnswerFormat
 
-    def answer(self, cancelled: threading.Event | None = None) -> Generation:
+    def run(self, cancelled: threading.Event | None = None) -> Generation:
         """Answer the request. Setting ``cancelled`` stops the computation at the next token."""
         return self.lm.answer([self.request], self.settings, cancelled)[0]
 

@@ -42,21 +42,21 @@ class Answering:
     cancelled: threading.Event | None
     on_text: Callable[[str], None] | None = None
 
-    def answer(self, requests: Sequence[Request]) -> list[Generation]:
+    def generate_batches(self, requests: Sequence[Request]) -> list[Generation]:
         """Return one answer per request. A method that votes returns the elected answer."""
         candidates = [[] if isinstance(request.method, JointMethod) else request.candidates() for request in requests]
         flat = [candidate for group in candidates for candidate in group]
         generated: dict[int, Generation] = {}
         window = window_of(self.model.config)
         for indices in group_requests(flat, self.settings.batch_size, window, self.settings.max_new_tokens):
-            generated.update(zip(indices, self._answer_padded([flat[index] for index in indices]), strict=True))
+            generated.update(zip(indices, self._generate_padded([flat[index] for index in indices]), strict=True))
         in_order = (generated[index] for index in range(len(flat)))
         return [
-            self._elect(group, [next(in_order) for _ in group]) if group else self._answer_jointly(request)
+            self._elect(group, [next(in_order) for _ in group]) if group else self._generate_jointly(request)
             for request, group in zip(requests, candidates, strict=True)
         ]
 
-    def _answer_padded(self, requests: Sequence[Request]) -> list[Generation]:
+    def _generate_padded(self, requests: Sequence[Request]) -> list[Generation]:
         """Answer requests with the same method in one padded batch."""
         settings, method = self.settings, requests[0].method
         prompts = [request.tokens for request in requests]
@@ -99,9 +99,9 @@ class Answering:
             )
         return answers
 
-    def _answer_jointly(self, request: Request) -> Generation:
+    def _generate_jointly(self, request: Request) -> Generation:
         """Answer a request with a ``JointMethod``, as one batch of its prompts. The usage counts all prompts."""
-        first, *others = self._answer_padded(request.candidates())
+        first, *others = self._generate_padded(request.candidates())
         usage = sum((replace(other.usage, completion_tokens=0) for other in others), first.usage)
         report = replace(first.report, cached_tokens=usage.cached_tokens)
         return replace(first, usage=usage, report=report)

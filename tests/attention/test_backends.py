@@ -105,8 +105,8 @@ def test_the_report_names_the_backend(llama, byte_tokenizer):
 @pytest.mark.skipif(not triton_backend.INTERPRETED, reason="the model is on a CPU")
 def test_answers_and_scores_come_from_the_named_backend(byte_tokenizer, monkeypatch):
     calls, model = [], random_model("llama", num_hidden_layers=1)
-    real = triton_backend.attend_groups
-    monkeypatch.setattr(triton_backend, "attend_groups", lambda *args: calls.append(1) or real(*args))
+    real = triton_backend.compute_groups
+    monkeypatch.setattr(triton_backend, "compute_groups", lambda *args: calls.append(1) or real(*args))
     lm, plain = (DebiasedLM(model, byte_tokenizer, "nia", backend=backend) for backend in ("triton", "torch"))
     answer = lm.generate(PROMPT, max_new_tokens=1)
     assert answer.report.backend == "triton" and len(calls) == 1

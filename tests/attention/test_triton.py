@@ -333,8 +333,12 @@ def wrong(operation):
 @pytest.mark.parametrize(
     ("name", "replacement", "reason"),
     [
-        ("attend", wrong, "plain attention with an error of 1 in float32 with head dimension 24 on .*0.002 is allowed"),
-        ("attend_groups", wrong, "computes attention of documents with an error of 1 in float32"),
+        (
+            "compute_attention",
+            wrong,
+            "plain attention with an error of 1 in float32 with head dimension 24 on .*0.002 is allowed",
+        ),
+        ("compute_groups", wrong, "computes attention of documents with an error of 1 in float32"),
         ("document_mass", lambda real: lambda *args: real(*args) * float("nan"), "documents with an error of inf"),
         ("segment_mass", lambda real: lambda *args: 1 - real(*args), "importances for a token with an error of"),
     ],

@@ -191,7 +191,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return self._to_result(*self._answer(messages, stop, begin_request(run_manager), kwargs))
+        return self._to_result(*self._respond(messages, stop, begin_request(run_manager), kwargs))
 
     async def _agenerate(
         self,
@@ -201,7 +201,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> ChatResult:
         parent = parent_run(run_manager)
-        return self._to_result(*await bridge.run(partial(self._answer, messages, stop, parent, kwargs)))
+        return self._to_result(*await bridge.run(partial(self._respond, messages, stop, parent, kwargs)))
 
     def _stream(
         self,
@@ -210,7 +210,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
+        prepared = self._to_call(messages, stop, begin_request(run_manager), kwargs)
         growing = GrowingAnswer(prepared.form)
         with prepared.stream() as stream:
             for piece in stream:
@@ -226,7 +226,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         parent = begin_request(run_manager)
-        prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
+        prepared = await bridge.run(lambda _: self._to_call(messages, stop, parent, kwargs))
         growing = GrowingAnswer(prepared.form)
         stream = prepared.stream()
         async with aclosing(bridge.pieces(stream)) as pieces:
@@ -283,7 +283,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         )
         return parse_answers(llm, schema, include_raw)
 
-    def _answer(
+    def _respond(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,
@@ -291,12 +291,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         arguments: dict[str, Any],
         cancelled: threading.Event | None = None,
     ) -> tuple[PreparedCall, Generation]:
-        prepared = self._prepare(messages, stop, parent, arguments)
+        prepared = self._to_call(messages, stop, parent, arguments)
         if (slot := current_slot.get()) and (batch := slot.take(self)):
             return prepared, batch.submit(prepared.request, prepared.settings).result()
-        return prepared, prepared.answer(cancelled)
+        return prepared, prepared.run(cancelled)
 
-    def _prepare(
+    def _to_call(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,

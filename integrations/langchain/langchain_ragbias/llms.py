@@ -83,7 +83,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        return self._to_result(*self._answer(prompts, stop, begin_request(run_manager), kwargs))
+        return self._to_result(*self._respond(prompts, stop, begin_request(run_manager), kwargs))
 
     async def _agenerate(
         self,
@@ -93,7 +93,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         **kwargs: Any,
     ) -> LLMResult:
         parent = begin_request(run_manager)
-        return self._to_result(*await bridge.run(partial(self._answer, prompts, stop, parent, kwargs)))
+        return self._to_result(*await bridge.run(partial(self._respond, prompts, stop, parent, kwargs)))
 
     def _stream(
         self,
@@ -102,7 +102,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
-        (prepared,) = self._prepare([prompt], stop, begin_request(run_manager), kwargs)
+        (prepared,) = self._to_calls([prompt], stop, begin_request(run_manager), kwargs)
         with prepared.stream() as stream:
             for piece in stream:
                 chunk = GenerationChunk(text=piece)
@@ -119,7 +119,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
         parent = begin_request(run_manager)
-        (prepared,) = await bridge.run(lambda _: self._prepare([prompt], stop, parent, kwargs))
+        (prepared,) = await bridge.run(lambda _: self._to_calls([prompt], stop, parent, kwargs))
         stream = prepared.stream()
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
@@ -129,7 +129,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
                 yield chunk
         yield GenerationChunk(text="", generation_info=_generation_info(prepared, stream.generation))
 
-    def _prepare(
+    def _to_calls(
         self, prompts: list[str], stop: list[str] | None, parent: UUID | None, arguments: dict[str, Any]
     ) -> list[PreparedCall]:
         call = self._merge_call(arguments, stop)
@@ -141,7 +141,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
             prepared.append(self.prepare_call(prompt, call, located))
         return prepared
 
-    def _answer(
+    def _respond(
         self,
         prompts: list[str],
         stop: list[str] | None,
@@ -149,7 +149,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         arguments: dict[str, Any],
         cancelled: threading.Event | None = None,
     ) -> tuple[list[PreparedCall], list[Generation]]:
-        prepared = self._prepare(prompts, stop, parent, arguments)
+        prepared = self._to_calls(prompts, stop, parent, arguments)
         requests = [call.request for call in prepared]
         return prepared, self.lm.answer(requests, prepared[0].settings, cancelled) if prepared else []
 

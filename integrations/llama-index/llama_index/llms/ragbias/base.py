@@ -62,7 +62,7 @@ _LISTS = ("stop", "stopping_ids", "tokenizer_outputs_to_remove")
 NONE_IS_EMPTY = _DICTS + _LISTS
 OTHER_NAMES = {"model": "model_name", "model_id": "model_name", "max_tokens": "max_new_tokens"}
 Response = TypeVar("Response")
-Respond = Callable[[Reply], Response]
+Convert = Callable[[Reply], Response]
 
 
 class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
@@ -172,50 +172,50 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
         """Answer a prompt. With ``formatted``, no templates are applied to it. See also ``CompletionArguments``."""
-        return _answer(self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
+        return _respond(self._completion_to_call(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Answer a conversation. For the keyword arguments, see ``ChatArguments``."""
-        return _answer(self._prepare_chat(messages, kwargs), Reply.chat)
+        return _respond(self._chat_to_call(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseGen:
         """Stream the answer to a prompt. Closing or deleting the generator stops the computation."""
-        return _stream(self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
+        return _stream(self._completion_to_call(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponseGen:
         """Stream the answer to a conversation. Closing or deleting the generator stops the computation."""
-        return _stream(self._prepare_chat(messages, kwargs), Reply.chat)
+        return _stream(self._chat_to_call(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
         """Like ``complete``, without blocking the event loop."""
-        return await _aanswer(lambda: self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
+        return await _arespond(lambda: self._completion_to_call(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Like ``chat``, without blocking the event loop."""
-        return await _aanswer(lambda: self._prepare_chat(messages, kwargs), Reply.chat)
+        return await _arespond(lambda: self._chat_to_call(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseAsyncGen:
         """Like ``stream_complete``, without blocking the event loop."""
-        return await _astream(lambda: self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
+        return await _astream(lambda: self._completion_to_call(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]
     ) -> ChatResponseAsyncGen:
         """Like ``stream_chat``, without blocking the event loop."""
-        return await _astream(lambda: self._prepare_chat(messages, kwargs), Reply.chat)
+        return await _astream(lambda: self._chat_to_call(messages, kwargs), Reply.chat)
 
     def _prepare_chat_with_tools(
         self,
@@ -272,11 +272,11 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
             return self.lm.chat_text(conversation.join_parts(conversation.to_dicts(messages)))
         return self.messages_to_prompt(messages)
 
-    def _prepare_completion(self, prompt: str, formatted: bool, arguments: Mapping[str, Any]) -> PreparedCall:
+    def _completion_to_call(self, prompt: str, formatted: bool, arguments: Mapping[str, Any]) -> PreparedCall:
         check_text("the prompt", prompt)
         call = self.merge_arguments(self._convert_arguments(arguments), self.lm.name)
         if not formatted and self._completes_by_chat:
-            return self._prepare_conversation([ChatMessage(content=prompt)], call, AnswerFormat())
+            return self._messages_to_call([ChatMessage(content=prompt)], call, AnswerFormat())
         prompt = self._completion_prompt(prompt, formatted)
         return self.prepare_call(prompt, call, listener.locate_documents(prompt, call.documents, self.segmenter))
 
@@ -289,7 +289,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         converted = convert_arguments(arguments)
         return {"documents": None, **converted} if has_blocks or current_documents() is not None else converted
 
-    def _prepare_chat(self, messages: Sequence[ChatMessage], arguments: Mapping[str, Any]) -> PreparedCall:
+    def _chat_to_call(self, messages: Sequence[ChatMessage], arguments: Mapping[str, Any]) -> PreparedCall:
         arguments = dict(arguments)
         tools = arguments.pop("tools", None) or ()
         parallel, required = arguments.pop("parallel_tool_calls", True), arguments.pop("tool_required", False)
@@ -304,10 +304,10 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
             form = answer_format(self.lm, tools)
         has_blocks = bool(conversation.last_documents(messages))
         call = self.merge_arguments(self._convert_arguments(arguments, has_blocks), self.lm.name)
-        return self._prepare_conversation(messages, call, replace(form, parallel=parallel))
+        return self._messages_to_call(messages, call, replace(form, parallel=parallel))
 
-    def _prepare_conversation(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
-        """Prepare a conversation. Locate its documents now, because the synthesis may end before the stream is read."""
+    def _messages_to_call(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
+        """Render a conversation. Locate its documents now, because the synthesis may end before the stream is read."""
         if self._uses_chat_template:
             turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
             chat = render_conversation(self.lm.chat_text, turns, form, call.documents, conversation.join_parts)
@@ -323,21 +323,21 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         return {**defaults, "stop_token_ids": self.options.stopping_ids}
 
 
-def _answer(prepared: PreparedCall, respond: Respond[Response]) -> Response:
-    return respond(Reply.of(prepared, prepared.answer()))
+def _respond(prepared: PreparedCall, convert: Convert[Response]) -> Response:
+    return convert(Reply.of(prepared, prepared.run()))
 
 
-async def _aanswer(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> Response:
+async def _arespond(to_call: Callable[[], PreparedCall], convert: Convert[Response]) -> Response:
     """Prepare a call and answer it, both outside the event loop."""
 
     def work(cancelled: threading.Event) -> tuple[PreparedCall, Generation]:
-        prepared = prepare()
-        return prepared, prepared.answer(cancelled)
+        prepared = to_call()
+        return prepared, prepared.run(cancelled)
 
-    return respond(Reply.of(*await bridge.run(work)))
+    return convert(Reply.of(*await bridge.run(work)))
 
 
-def _stream(prepared: PreparedCall, respond: Respond[Response]) -> Generator[Response, None, None]:
+def _stream(prepared: PreparedCall, convert: Convert[Response]) -> Generator[Response, None, None]:
     """Stream the answer. Errors of the request are raised here, before the first piece is read."""
     stream, growing = prepared.stream(), GrowingAnswer(prepared.form)
 
@@ -345,22 +345,22 @@ def _stream(prepared: PreparedCall, respond: Respond[Response]) -> Generator[Res
         with closing(stream):
             for piece in stream:
                 if delta := growing.add(piece):
-                    yield respond(Reply(growing.shown, delta))
-        yield respond(Reply.of(prepared, stream.generation, growing.shown))
+                    yield convert(Reply(growing.shown, delta))
+        yield convert(Reply.of(prepared, stream.generation, growing.shown))
 
     return chunks()
 
 
-async def _astream(prepare: Callable[[], PreparedCall], respond: Respond[Response]) -> AsyncGenerator[Response, None]:
+async def _astream(to_call: Callable[[], PreparedCall], convert: Convert[Response]) -> AsyncGenerator[Response, None]:
     """Prepare a call and stream the answer, both outside the event loop."""
-    prepared = await bridge.run(lambda _: prepare())
+    prepared = await bridge.run(lambda _: to_call())
     stream, growing = prepared.stream(), GrowingAnswer(prepared.form)
 
     async def chunks() -> AsyncGenerator[Response, None]:
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
                 if delta := growing.add(piece):
-                    yield respond(Reply(growing.shown, delta))
-        yield respond(Reply.of(prepared, stream.generation, growing.shown))
+                    yield convert(Reply(growing.shown, delta))
+        yield convert(Reply.of(prepared, stream.generation, growing.shown))
 
     return chunks()
