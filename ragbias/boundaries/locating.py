@@ -156,11 +156,11 @@ def _why_nothing_was_found(registry: Registry | None, known: _KnownTexts) -> str
 
 
 def _locate_by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
-    segments = segment(text, segmenter)
-    if texts := [text for text in segments if isinstance(text, str)]:
+    documents = segment(text, segmenter)
+    if texts := [document for document in documents if isinstance(document, str)]:
         result = locate_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")
         return result if result.spans else replace(result, source="none")
-    spans = [span for span in segments if not isinstance(span, str)]
+    spans = [document for document in documents if not isinstance(document, str)]
     if not spans:
         return Boundaries((), "none", 0, "the segmenter found no documents")
     in_message = select_message(text, spans)
