@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_serializer
 from pydantic.functional_validators import InstanceOf, SkipValidation, model_validator
@@ -139,34 +139,37 @@ class MissingDocuments:
         needs_documents = request.origin.method_requested.needs_documents
         if on_missing == "ignore" or not (needs_documents and located.must_be_complete):
             return
-        report, boundaries = request.report, request.origin.boundaries
+        report, n_untreated = request.report, request.origin.boundaries.n_untreated
         explicit = bool(current_documents() if documents is None else documents)
-        one_of_several = report.n_found == 1 and report.source not in EXPLICIT  # some steps of a chain use one document
-        complete = report.source in self.complete | EXPLICIT and not one_of_several
-        needed = report.n_expected - (0 if complete else boundaries.n_absent)
-        all_found = report.source != "none" and report.n_found == needed
-        plain = bool(request.origin.why_plain)
-        too_few = plain and not (all_found and report.n_found < 2)
-        lost = not all_found or (explicit and report.source not in CERTAIN)
-        if boundaries.n_untreated > 1 and not too_few:
-            message = (
-                f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval. The order "
-                f"of {boundaries.n_untreated} documents of other retrievals in this run still matters. Retrieve all "
-                "documents of a turn in one message or tool call; on_missing='ignore' silences this."
-            )
-            self._lines.warn(message, MissingDocumentsWarning, "untreated")
-        if not (too_few or lost):
+        missing = self._find_missing(request, explicit)
+        if n_untreated > 1 and missing != "all":
+            self._lines.warn(_explain_untreated(report, n_untreated), MissingDocumentsWarning, "untreated")
+        if missing == "none":
             return
         remedy = self._remedy(report, explicit, segmenter is not None)
-        message = f"{_explain(report, plain)}. {remedy}; on_missing='ignore' silences this."
+        message = f"{_explain(report, bool(request.origin.why_plain))}. {remedy}; on_missing='ignore' silences this."
         if on_missing == "raise":
-            raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
+            raise NoDocumentsError(message) if missing == "all" else DocumentNotFoundError(message)
         kind = re.sub(r"\d+", "", report.reason)
         warn = partial(self._lines.warn, message, MissingDocumentsWarning, kind)
         if located.warn_at_end is None or report.n_expected or report.n_found or located.suspected:
             warn()
         else:
             located.warn_at_end.append(warn)
+
+    def _find_missing(self, request: Request, explicit: bool) -> Literal["none", "some", "all"]:
+        """Return how many documents are missing for the method. If all are missing, only the plain model can answer.
+
+        If the caller passed documents (``explicit``), documents of a source that is not ``CERTAIN`` do not count.
+        """
+        report, source = request.report, request.report.source
+        # a chain may drop some of the retrieved documents, and a step of a chain may use one of them
+        must_have_all = source in EXPLICIT or (source in self.complete and report.n_found != 1)
+        n_needed = report.n_expected - (0 if must_have_all else request.origin.boundaries.n_absent)
+        found_all = source != "none" and report.n_found == n_needed
+        if request.origin.why_plain and not (found_all and report.n_found < 2):  # one document has no order
+            return "all"
+        return "some" if not found_all or (explicit and source not in CERTAIN) else "none"
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if STRIPPING_HELPS in report.reason:
@@ -188,6 +191,14 @@ def _explain(report: Report, plain: bool) -> str:
     reason = f" ({report.reason})" if report.reason else ""
     needs = f"{report.method_requested} needs the retrieved documents"
     return f"{needs}. It located {count} in the prompt, {but} {ran}{reason}"
+
+
+def _explain_untreated(report: Report, n_untreated: int) -> str:
+    return (
+        f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval. The order of "
+        f"{n_untreated} documents of other retrievals in this run still matters. Retrieve all documents of a turn in "
+        "one message or tool call; on_missing='ignore' silences this."
+    )
 
 
 class FrameworkModel(BaseModel):
