@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,10 +12,11 @@ import typer
 from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.cli.terminal import MODELS, integer, quiet_libraries, select_fields
-from ragbias.extras import require, require_all
+from ragbias.errors import MissingExtraError
+from ragbias.extras import install_command, require, require_all
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.named import no_model_message
-from ragbias.serving.settings import ProxySettings, ServerSettings
+from ragbias.serving.settings import ProxySettings, ServerSettings, UpstreamModel
 
 PORTS = Bounds(0, 65_535)
 REPLICAS = Bounds(1, 10_000)
@@ -187,12 +189,14 @@ def proxy(
     settings = ProxySettings(**select_fields(ProxySettings, options))
     chosen = methods.get(method)
     if reader or cache or cache_disk or chosen.reusable_documents or isinstance(chosen, methods.RoToR):
-        require("ragbias_vllm", "proxy", "ragbias-vllm", "integrations/vllm")
-        from ragbias_vllm import proxy as vllm
-
-        fields = select_fields(vllm.UpstreamModel, {**options, "url": upstream, "key": upstream_key})
+        plugins = entry_points(group="ragbias.proxies", name="documents")
+        if not plugins:
+            command = install_command("proxy", "ragbias-vllm", "integrations/vllm")
+            raise MissingExtraError(f"ragbias-vllm is not installed; install it with: {command}")
+        create = next(iter(plugins)).load()  # takes the arguments of ``ragbias_vllm.proxy.create_vllm_proxy``
+        fields = select_fields(UpstreamModel, {**options, "url": upstream, "key": upstream_key})
         quiet_libraries()
-        app, engine = vllm.create_vllm_proxy(vllm.UpstreamModel(**fields), settings, Metrics())
+        app, engine = create(UpstreamModel(**fields), settings, Metrics())
     else:
         app = create_proxy(Upstream(upstream, upstream_key, not api_key, timeout), method, settings, Metrics())
         engine = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from ragbias import limits
@@ -41,3 +42,28 @@ class ProxySettings(ServerSettings):
     max_waiting: Annotated[int, limits.COUNTS] = 1_000
     max_streams: Annotated[int, limits.COUNTS] = 256
     strip_numbering: bool = False
+
+
+@dataclass(frozen=True)
+class UpstreamModel:
+    """The upstream server, its model, and the default method, for a proxy that reuses documents in the server.
+
+    Attributes:
+        url, key: address and API key of the upstream server.
+        timeout: maximum number of seconds to wait for the next byte.
+        model: folder or name of tokenizer and configuration; if empty, the path that the server reports.
+        method: default method.
+        reader: name of a reader adapter in the upstream server, or empty. Requests with the default method use it.
+        cache, cache_disk: the connector's folder and the folder's maximum size. Rotor needs both. If they are given,
+            the proxy also loads the model's weights, in ``dtype``.
+    """
+
+    url: str = field(repr=False)  # may contain a password
+    method: str
+    model: str = ""
+    reader: str = ""
+    key: str = field(default="", repr=False)
+    timeout: float = 600.0
+    cache: Path | None = None
+    cache_disk: str | None = None
+    dtype: str = "auto"

@@ -14,13 +14,13 @@ from serving.conftest import CHAT, DOCUMENTS, QUESTION, chat, own, streamed_text
 from langchain_ragbias import ChatRagBias
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, ServerError
 from ragbias.serving.server import Metrics
-from ragbias.serving.settings import ProxySettings
+from ragbias.serving.settings import ProxySettings, UpstreamModel
 from support.concurrency import wait_until
 from support.live_server import events, listening_app
 
 pytest.importorskip("ragbias_vllm")
 
-from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
+from ragbias_vllm.proxy import create_vllm_proxy
 from ragbias_vllm.proxy_upstream import ATTEMPTS
 from support.vllm_server import VllmServer, in_front_of
 
@@ -343,8 +343,9 @@ def test_the_stock_client_streams_through_the_proxy(proxy, tiny):
 
 
 def test_the_command_names_the_package_that_it_needs(cli, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ragbias_vllm", None)
-    code, _, stderr = cli("proxy", "--upstream", "http://127.0.0.1:9", "--method", "pcw")
-    assert code == 2 and "install it with: pip install 'ragbias-vllm[proxy]'" in stderr
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["ragbias.cli.serve"], "entry_points", lambda **_: ())
+        code, _, stderr = cli("proxy", "--upstream", "http://127.0.0.1:9", "--method", "pcw")
+    assert code == 2 and "ragbias-vllm is not installed; install it with: pip install 'ragbias-vllm[proxy]'" in stderr
     code, _, stderr = cli("proxy", "--upstream", "http://127.0.0.1:9", "--method", "pine")
     assert code == 2 and "in front of vLLM, `ragbias proxy` runs pcw" in stderr

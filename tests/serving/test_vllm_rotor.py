@@ -9,12 +9,12 @@ from serving.conftest import CHAT, chat, own, streamed_text
 from ragbias import DocumentCache
 from ragbias.errors import ArgumentError, MethodError
 from ragbias.serving.server import Metrics
-from ragbias.serving.settings import ProxySettings
+from ragbias.serving.settings import ProxySettings, UpstreamModel
 from support.live_server import events, listening_app
 
 pytest.importorskip("ragbias_vllm")
 
-from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
+from ragbias_vllm.proxy import create_vllm_proxy
 from support.vllm_server import in_front_of
 
 ORDERS = list(itertools.permutations(range(3)))

@@ -10,11 +10,12 @@ from ragbias.errors import ArgumentError, ServerError
 from ragbias.models.loading import load_tokenizer
 from ragbias.serving.errors import ApiError
 from ragbias.serving.server import Metrics
+from ragbias.serving.settings import UpstreamModel
 
 pytest.importorskip("ragbias_vllm")
 
 from ragbias_vllm import proxy_upstream
-from ragbias_vllm.proxy import GrowingText, UpstreamModel
+from ragbias_vllm.proxy import GrowingText
 from ragbias_vllm.proxy_upstream import MAX_CONCURRENT_STORES, Segments, StoredDocuments, UpstreamFailedError, Vllm
 
 ADDRESS = "http://user:secret@host:1"

@@ -18,9 +18,9 @@ from ragbias.cache.identity import identity_of
 from ragbias.generation import Generation
 from ragbias.prompt import TokenisedPrompt
 from ragbias.serving.server import Metrics
-from ragbias.serving.settings import ProxySettings
+from ragbias.serving.settings import ProxySettings, UpstreamModel
 from ragbias_vllm.plans import Plan, parts_of
-from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
+from ragbias_vllm.proxy import create_vllm_proxy
 from support.live_server import listening_app
 
 Json = dict[str, Any]

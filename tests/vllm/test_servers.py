@@ -16,8 +16,8 @@ import pytest
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.cache.stores import SUFFIX
 from ragbias.serving.server import Metrics
-from ragbias.serving.settings import ProxySettings
-from ragbias_vllm.proxy import UpstreamModel, create_vllm_proxy
+from ragbias.serving.settings import ProxySettings, UpstreamModel
+from ragbias_vllm.proxy import create_vllm_proxy
 from studies.vllm_demo import free_port, run_process, vllm_command
 from support.concurrency import wait_until
 from support.live_server import events, listening_app

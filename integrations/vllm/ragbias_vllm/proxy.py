@@ -10,9 +10,8 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import torch
 from fastapi import FastAPI
@@ -44,7 +43,7 @@ from ragbias.serving.errors import ApiError
 from ragbias.serving.local_engine import LocalEngine, ServedModel
 from ragbias.serving.schemas import Json, RequestBody
 from ragbias.serving.server import Metrics, log
-from ragbias.serving.settings import ProxySettings, ServerSettings
+from ragbias.serving.settings import ProxySettings, ServerSettings, UpstreamModel
 from ragbias_vllm.joint_documents import JointDocuments
 from ragbias_vllm.plans import RUNNABLE, RefusedError, method_of
 from ragbias_vllm.proxy_upstream import SECONDS_BETWEEN_CHECKS, Segments, StoredDocuments, Vllm, parameters_of
@@ -54,40 +53,16 @@ SEEDS = 2**64  # seeds are unsigned here, and signed in vLLM
 NEEDED = "--cache and --cache-disk, the folder of vLLM's connector and the folder's maximum size"
 
 
-@dataclass(frozen=True)
-class UpstreamModel:
-    """The upstream server, its model, and the default method.
-
-    Attributes:
-        url, key, timeout: see ``Vllm``.
-        model: folder or name of tokenizer and configuration; if empty, the path that the server reports.
-        method: default method.
-        reader: name of a reader adapter in the upstream server, or empty. Requests with the default method use it.
-        cache, cache_disk: the connector's folder and the folder's maximum size. Rotor needs both. If they are given,
-            the proxy also loads the model's weights, in ``dtype``.
-    """
-
-    url: str = field(repr=False)  # may contain a password
-    method: str
-    model: str = ""
-    reader: str = ""
-    key: str = field(default="", repr=False)
-    timeout: float = 600.0
-    cache: Path | None = None
-    cache_disk: str | None = None
-    dtype: str = "auto"
-
-    def document_cache(self) -> DocumentCache | None:
-        """Return a cache in the connector's folder, or None without a folder."""
-        if (self.cache is None) != (self.cache_disk is None) or (self.dtype != "auto" and self.cache is None):
-            raise ArgumentError(
-                f"cache={self.cache}, cache_disk={self.cache_disk}, dtype={self.dtype}: for rotor, give the folder of "
-                "vLLM's connector and its maximum size, and optionally vLLM's dtype"
-            )
-        check_dtype(self.dtype)
-        if self.cache is None:
-            return None
-        return DocumentCache(memory=None, folder=self.cache, disk=self.cache_disk, portable=True)
+def document_cache(upstream: UpstreamModel) -> DocumentCache | None:
+    """Return a cache in the connector's folder, or None without a folder."""
+    folder, disk, dtype = upstream.cache, upstream.cache_disk, upstream.dtype
+    if (folder is None) != (disk is None) or (dtype != "auto" and folder is None):
+        raise ArgumentError(
+            f"cache={folder}, cache_disk={disk}, dtype={dtype}: for rotor, give the folder of vLLM's connector and its "
+            "maximum size, and optionally vLLM's dtype"
+        )
+    check_dtype(dtype)
+    return None if folder is None else DocumentCache(memory=None, folder=folder, disk=disk, portable=True)
 
 
 def connector_method(method: Method) -> str:
@@ -164,7 +139,7 @@ class VllmEngine(LocalEngine):
         self._upstream, self._method, self._strip_numbering = upstream, method, settings.strip_numbering
         self._client = Vllm(upstream.url, upstream.key, upstream.timeout)
         self._documents = StoredDocuments(self._client, metrics)
-        self._cache = upstream.document_cache()
+        self._cache = document_cache(upstream)
         self._joint: list[JointDocuments] = []
         self._healthy = True
 
