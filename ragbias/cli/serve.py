@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Literal
@@ -108,7 +109,7 @@ def serve(
     options["max_batch"] = 1 if strict else max_batch
     require_all("serve")
     from ragbias.serving.app import create_app
-    from ragbias.serving.local_engine import LocalEngine
+    from ragbias.serving.local_engine import local_engine
     from ragbias.serving.models import ModelSettings
     from ragbias.serving.run import serve as run
     from ragbias.serving.server import Metrics, log_to_stderr
@@ -125,7 +126,7 @@ def serve(
     log_to_stderr()
     if engine == "local":
         metrics = Metrics()
-        local = LocalEngine(chosen.load, settings, metrics)
+        local = local_engine(chosen.load, settings, metrics)
         run(create_app(local, settings, metrics), settings, host, port, local.load)
         return
     require("ray.serve", "serve-ray")
@@ -182,23 +183,23 @@ def proxy(
     options = {**context.params, "max_body_bytes": max_body_mb * 2**20}
     require_all("serve")
     from ragbias import methods
-    from ragbias.serving.proxy import Upstream, create_proxy
+    from ragbias.serving.proxy import DocumentsProxy, Upstream, create_proxy
     from ragbias.serving.run import serve as run
     from ragbias.serving.server import Metrics, log_to_stderr
 
     settings = ProxySettings(**select_fields(ProxySettings, options))
     chosen = methods.get(method)
+    load: Callable[[], None] | None = None
     if reader or cache or cache_disk or chosen.reusable_documents or isinstance(chosen, methods.RoToR):
         plugins = entry_points(group="ragbias.proxies", name="documents")
         if not plugins:
             command = install_command("proxy", "ragbias-vllm", "integrations/vllm")
             raise MissingExtraError(f"ragbias-vllm is not installed; install it with: {command}")
-        create = next(iter(plugins)).load()  # takes the arguments of ``ragbias_vllm.proxy.create_vllm_proxy``
+        create: DocumentsProxy = next(iter(plugins)).load()
         fields = select_fields(UpstreamModel, {**options, "url": upstream, "key": upstream_key})
         quiet_libraries()
-        app, engine = create(UpstreamModel(**fields), settings, Metrics())
+        app, load = create(UpstreamModel(**fields), settings, Metrics())
     else:
         app = create_proxy(Upstream(upstream, upstream_key, not api_key, timeout), method, settings, Metrics())
-        engine = None
     log_to_stderr()
-    run(app, settings, host, port, engine.load if engine else None)
+    run(app, settings, host, port, load)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from ragbias.serving.answers import report_headers
 from ragbias.serving.errors import ApiError, bad_request, translate_errors
 from ragbias.serving.schemas import ArrangedFields, Json
 from ragbias.serving.server import EventStream, Metrics, base_app, cancel_on_disconnect
-from ragbias.serving.settings import ProxySettings
+from ragbias.serving.settings import ProxySettings, UpstreamModel
 
 NOT_FORWARDED = {  # headers that concern one connection, or that the proxy sets
     "connection", "content-encoding", "content-length", "date", "host", "keep-alive", "proxy-authenticate",
@@ -39,6 +39,9 @@ GET_ROUTES = ("/v1/models", "/v1/models/{name:path}")
 POST_ROUTES = ("embeddings", "moderations", "rerank", "score", "responses", "audio/{kind}", "images/{kind}")
 MAX_LINE_BYTES = 16 * 2**20  # maximum size of one line in an event stream
 ROLES = ("system", "developer", "user", "tool")  # roles whose messages may contain documents
+DocumentsProxy = Callable[[UpstreamModel, ProxySettings, Metrics], tuple[FastAPI, Callable[[], None]]]
+"""The entry point ``documents`` of the group ``ragbias.proxies``. It returns an application, and a function that
+connects the application to the upstream server."""
 
 
 class PromptText(NamedTuple):

@@ -27,7 +27,7 @@ from ray.serve.handle import DeploymentHandle
 
 from ragbias.serving.app import create_app
 from ragbias.serving.errors import ApiError, unknown_model
-from ragbias.serving.local_engine import LocalEngine
+from ragbias.serving.local_engine import local_engine
 from ragbias.serving.models import ModelSettings
 from ragbias.serving.prompts import documents_of
 from ragbias.serving.schemas import Json, RequestBody, TokenizeRequest
@@ -73,7 +73,7 @@ class Replica:
 
     def __init__(self, model: ReplicatedModel, settings: ServerSettings) -> None:
         log_to_stderr()
-        self._engine = LocalEngine(model.load, settings, Metrics())
+        self._engine = local_engine(model.load, settings, Metrics())
         self._engine.load()
 
     async def call(self, name: str, *arguments: Any) -> Any:

@@ -46,24 +46,14 @@ class ProxySettings(ServerSettings):
 
 @dataclass(frozen=True)
 class UpstreamModel:
-    """The upstream server, its model, and the default method, for a proxy that reuses documents in the server.
-
-    Attributes:
-        url, key: address and API key of the upstream server.
-        timeout: maximum number of seconds to wait for the next byte.
-        model: folder or name of tokenizer and configuration; if empty, the path that the server reports.
-        method: default method.
-        reader: name of a reader adapter in the upstream server, or empty. Requests with the default method use it.
-        cache, cache_disk: the connector's folder and the folder's maximum size. Rotor needs both. If they are given,
-            the proxy also loads the model's weights, in ``dtype``.
-    """
+    """The upstream server and its model, for a proxy that reuses documents in the server."""
 
     url: str = field(repr=False)  # may contain a password
-    method: str
-    model: str = ""
-    reader: str = ""
-    key: str = field(default="", repr=False)
-    timeout: float = 600.0
-    cache: Path | None = None
-    cache_disk: str | None = None
-    dtype: str = "auto"
+    method: str  # of requests that name none
+    model: str = ""  # folder or name of tokenizer and configuration; empty: the path that the server reports
+    reader: str = ""  # reader adapter in the server, for requests with the default method
+    key: str = field(default="", repr=False)  # API key of the server
+    timeout: float = 600.0  # maximum number of seconds to wait for the next byte
+    cache: Path | None = None  # the connector's folder, for rotor; the proxy then also loads the weights
+    cache_disk: str | None = None  # maximum size of this folder
+    dtype: str = "auto"  # of the weights in the server

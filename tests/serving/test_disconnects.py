@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from ragbias import DebiasedLM
+from ragbias.serving.engine import PREPARED_AT_ONCE
 from ragbias.serving.errors import ApiError
-from ragbias.serving.local_engine import PREPARED_AT_ONCE, Scheduler
+from ragbias.serving.local_engine import LocalModel
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 from support.live_server import listening_app, local_app
@@ -139,7 +140,7 @@ async def reached(condition: Callable[[], bool]) -> None:
 
 async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
     ended, running, most, count = threading.Event(), 0, 0, PREPARED_AT_ONCE + 2
-    scheduler = Scheduler(small_lm, "slow", ServerSettings(max_waiting=count), Metrics())
+    served = LocalModel(small_lm, "slow", ServerSettings(max_waiting=count), Metrics())
 
     def work(cancelled: threading.Event) -> None:
         nonlocal running, most
@@ -149,8 +150,8 @@ async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
         running -= 1
 
     async def prepare() -> None:
-        async with scheduler.queue_slot():
-            await scheduler.run_in_thread(work)
+        async with served.queue_slot():
+            await served.run_in_thread(work)
 
     tasks = [asyncio.create_task(prepare()) for _ in range(count)]
     await reached(lambda: running == PREPARED_AT_ONCE)
@@ -159,10 +160,10 @@ async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
     await asyncio.sleep(0.1)
     assert running == most == PREPARED_AT_ONCE
     with pytest.raises(ApiError, match=f"{count} requests are waiting"):
-        async with scheduler.queue_slot():
+        async with served.queue_slot():
             pass
     ended.set()
     assert await asyncio.gather(*tasks[PREPARED_AT_ONCE:]) == [None, None]
-    await reached(lambda: scheduler._waiting == 0)
-    async with scheduler.queue_slot():
-        assert scheduler._waiting == 1
+    await reached(lambda: served._waiting == 0)
+    async with served.queue_slot():
+        assert served._waiting == 1

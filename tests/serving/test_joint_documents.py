@@ -30,7 +30,7 @@ def test_stored_documents_give_the_logits_of_rotor(tmp_path, prefix):
         given = TokenisedPrompt(prefix, list(order), SUFFIX)
         prompt = given.reordered(RoToR().document_order(given.documents))
         plan = Plan(False, "rotor", (len(prefix), *map(len, prompt.documents)), "")
-        joint = JointDocuments(lm, cache)
+        joint = JointDocuments(lm.model, cache)
         missing.append(len(joint.missing(plan, prompt.ids)))
         asyncio.run(joint.store(plan, prompt.ids))
         joint.close()

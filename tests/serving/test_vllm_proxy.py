@@ -230,8 +230,8 @@ def test_an_upstream_that_is_gone_is_a_502(tiny):
 def test_the_proxy_waits_for_an_upstream_that_starts_later(tiny):
     with listening_app(VllmServer(tiny).app) as upstream:
         port = int(upstream.rpartition(":")[2])
-    app, engine = create_vllm_proxy(UpstreamModel(upstream, "pcw"), ProxySettings(), Metrics())
-    loading = threading.Thread(target=engine.load)
+    app, load = create_vllm_proxy(UpstreamModel(upstream, "pcw"), ProxySettings(), Metrics())
+    loading = threading.Thread(target=load)
     loading.start()
     with listening_app(app) as address:
         assert httpx.get(f"{address}/ready").status_code == 503
@@ -311,11 +311,11 @@ def test_upstreams_that_cannot_serve_are_refused_at_the_start(vllm):
         with pytest.raises(error, match=message):
             create_vllm_proxy(
                 UpstreamModel(**{"url": vllm[1], "method": "pcw", **changes}), ProxySettings(), Metrics()
-            )[1].load()
+            )[1]()
     with pytest.raises(ArgumentError, match="takes no reader in vLLM"):
         create_vllm_proxy(UpstreamModel(vllm[1], "none", reader="tiny-reader"), ProxySettings(), Metrics())
     with pytest.raises(ServerError, match="does not list models"):
-        create_vllm_proxy(UpstreamModel(f"{vllm[1]}/x", "pcw"), ProxySettings(), Metrics())[1].load()
+        create_vllm_proxy(UpstreamModel(f"{vllm[1]}/x", "pcw"), ProxySettings(), Metrics())[1]()
 
 
 def test_classes_of_the_frameworks_answer_through_the_proxy(proxy, tiny):

@@ -87,8 +87,8 @@ def test_wrong_options_for_rotor_are_refused_at_the_start(tmp_path, options, mes
 def test_a_folder_that_is_too_small_for_rotor_is_an_error(vllm, tmp_path):
     vllm[0].folder = tmp_path
     chosen = UpstreamModel(vllm[1], "rotor", cache=tmp_path, cache_disk="10kB")
-    app, engine = create_vllm_proxy(chosen, ProxySettings(), Metrics())
-    engine.load()
+    app, load = create_vllm_proxy(chosen, ProxySettings(), Metrics())
+    load()
     with listening_app(app) as address:
         failed = httpx.post(f"{address}{CHAT}", json=chat(), timeout=30)
     error = failed.json()["error"]

@@ -14,7 +14,8 @@ from fastapi import FastAPI
 
 from ragbias import DebiasedLM
 from ragbias.serving.app import create_app
-from ragbias.serving.local_engine import LocalEngine
+from ragbias.serving.engine import ModelEngine
+from ragbias.serving.local_engine import local_engine
 from ragbias.serving.run import Server, open_listener
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
@@ -61,10 +62,10 @@ def logs_restored() -> Iterator[None]:
             each.setLevel(level)
 
 
-def local_app(models: Mapping[str, DebiasedLM], **settings: Any) -> tuple[FastAPI, LocalEngine, Metrics]:
+def local_app(models: Mapping[str, DebiasedLM], **settings: Any) -> tuple[FastAPI, ModelEngine, Metrics]:
     """Create an application with loaded models."""
     server_settings, counters = ServerSettings(**settings), Metrics()
-    engine = LocalEngine(lambda: models, server_settings, counters)
+    engine = local_engine(lambda: models, server_settings, counters)
     engine.load()
     return create_app(engine, server_settings, counters), engine, counters
 

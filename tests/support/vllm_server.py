@@ -196,7 +196,7 @@ def in_front_of(
 ) -> Iterator[str]:
     """Run ``ragbias proxy`` in front of a server during the block and yield its address."""
     chosen = UpstreamModel(upstream, method, model, reader, timeout=20, cache=cache, cache_disk=cache and "1GB")
-    app, engine = create_vllm_proxy(chosen, ProxySettings(**settings), Metrics())
-    engine.load()
+    app, load = create_vllm_proxy(chosen, ProxySettings(**settings), Metrics())
+    load()
     with listening_app(app) as address:
         yield address

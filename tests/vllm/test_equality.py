@@ -39,7 +39,7 @@ def check_orders(llm, lm, prompts, method, tokens=TOKENS, **options):
 
 def check_together(llm, lm, prompts, references, tokens, **options):
     """As above, with documents that ``JointDocuments`` computes from the first order and finds in the others."""
-    joint = JointDocuments(lm, DocumentCache(memory=None, folder=llm.folder, portable=True))
+    joint = JointDocuments(lm.model, DocumentCache(memory=None, folder=llm.folder, portable=True))
     missing = []
     for shuffled in zip(*(orders(prompt, 4, seed) for seed, prompt in enumerate(prompts)), strict=True):
         ordered = [prompt.reordered(RoToR().document_order(prompt.documents)) for prompt in shuffled]

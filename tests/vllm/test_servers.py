@@ -57,8 +57,8 @@ def vllm_on(port: int, folder: Path, **connector) -> Iterator[psutil.Process]:
 def proxy_to(port: int, method: str = "pcw", cache: Path | None = None, **settings) -> Iterator[httpx.Client]:
     more = {"cache": cache, "cache_disk": "1GB", "dtype": "float32"} if cache else {}
     upstream = UpstreamModel(address_of(port), method, **more)
-    app, engine = create_vllm_proxy(upstream, ProxySettings(**settings), Metrics())
-    engine.load()
+    app, load = create_vllm_proxy(upstream, ProxySettings(**settings), Metrics())
+    load()
     with listening_app(app) as address, httpx.Client(base_url=address, timeout=SECONDS) as client:
         yield client
 

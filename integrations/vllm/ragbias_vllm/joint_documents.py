@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import hooked
@@ -15,7 +15,6 @@ from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of
 from ragbias.generation.attaching import copy_states
 from ragbias.generation.decoding import memory_errors
-from ragbias.lm import DebiasedLM
 from ragbias.serving.errors import ApiError
 from ragbias_vllm.plans import Part, Plan, method_of, parts_of
 
@@ -28,9 +27,9 @@ class JointDocuments:
     ``cache`` is a portable cache in the connector's folder.
     """
 
-    def __init__(self, lm: DebiasedLM, cache: DocumentCache) -> None:
-        self._model, self._cache = lm.model, cache
-        self._identity = identity_of(lm.model, "", portable=True)
+    def __init__(self, model: PreTrainedModel, cache: DocumentCache) -> None:
+        self._model, self._cache = model, cache
+        self._identity = identity_of(model, "", portable=True)
         self._thread = ThreadPoolExecutor(1, "ragbias-joint")  # computes one prompt at a time
 
     def missing(self, plan: Plan, ids: Sequence[int]) -> list[Part]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from ragbias import methods
+from ragbias.boundaries import Boundaries
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
 from ragbias.frameworks.text_orders import check_orders_text
@@ -36,12 +37,10 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method, ParallelContextWindows, RoToR, format_method
 from ragbias.models.loading import check_dtype, check_model_path, load_model, load_tokenizer
 from ragbias.models.named import local_path
-from ragbias.serving import prompts
-from ragbias.serving.answers import Formatter
 from ragbias.serving.app import create_app
+from ragbias.serving.engine import ModelEngine, ServedModel
 from ragbias.serving.errors import ApiError
-from ragbias.serving.local_engine import LocalEngine, ServedModel
-from ragbias.serving.schemas import Json, RequestBody
+from ragbias.serving.schemas import Json
 from ragbias.serving.server import Metrics, log
 from ragbias.serving.settings import ProxySettings, ServerSettings, UpstreamModel
 from ragbias_vllm.joint_documents import JointDocuments
@@ -90,27 +89,26 @@ def check_runs(method: Method, joint: bool) -> None:
         raise MethodError(f"{method.name} does not run in vLLM; expected one of {RUNNABLE}, {PLAIN}") from None
 
 
-def create_vllm_proxy(upstream: UpstreamModel, settings: ProxySettings, metrics: Metrics) -> tuple[FastAPI, VllmEngine]:
-    """Create the proxy's application, and its engine. The engine's ``load`` connects to the upstream server."""
+def create_vllm_proxy(
+    upstream: UpstreamModel, settings: ProxySettings, metrics: Metrics
+) -> tuple[FastAPI, Callable[[], None]]:
+    """Create the proxy's application, and a function that connects it to the upstream server."""
     method = methods.get(upstream.method)
     check_runs(method, upstream.cache is not None)
     if upstream.reader and not connector_method(method):
         raise ArgumentError(f"reader={upstream.reader!r}; {method.name} takes no reader in vLLM; use pcw")
-    engine = VllmEngine(upstream, method, settings, metrics)
-    return create_app(engine, settings, metrics, engine.lifespan), engine
+    models = VllmModels(upstream, method, settings, metrics)
+    engine = ModelEngine(models.load, lambda: models.is_healthy)
+    return create_app(engine, settings, metrics, models.lifespan), engine.load
 
 
 class UpstreamLM(DebiasedLM):
-    """The upstream server's model, used to prepare requests. ``window`` is the server's context window.
+    """The upstream server's model without weights, which prepares requests. ``window`` is the server's window."""
 
-    The weights are loaded only if ``dtype`` is given.
-    """
-
-    def __init__(self, name: str, method: Method, window: int, dtype: str | None, strip_numbering: bool) -> None:
+    def __init__(self, name: str, method: Method, window: int, strip_numbering: bool) -> None:
         check_model_path(name)
         tokenizer = load_tokenizer(name, {})
-        model = _load_without_weights(name) if dtype is None else load_model(name, {"dtype": dtype, "device": "auto"})
-        super().__init__(model, tokenizer, method, strip_numbering=strip_numbering, name=name)
+        super().__init__(_load_without_weights(name), tokenizer, method, strip_numbering=strip_numbering, name=name)
         self._window = min(window, super().window)
 
     @property
@@ -131,20 +129,19 @@ def _load_without_weights(name: str) -> PreTrainedModel:
     return model
 
 
-class VllmEngine(LocalEngine):
-    """An engine that answers requests with a vLLM server."""
+class VllmModels:
+    """The models of the upstream server, and whether the server answers."""
 
     def __init__(self, upstream: UpstreamModel, method: Method, settings: ProxySettings, metrics: Metrics) -> None:
-        super().__init__(dict, settings, metrics)
-        self._upstream, self._method, self._strip_numbering = upstream, method, settings.strip_numbering
+        self._upstream, self._method, self._settings, self._metrics = upstream, method, settings, metrics
         self._client = Vllm(upstream.url, upstream.key, upstream.timeout)
         self._documents = StoredDocuments(self._client, metrics)
         self._cache = document_cache(upstream)
         self._joint: list[JointDocuments] = []
-        self._healthy = True
+        self.is_healthy = True
 
-    def load(self) -> None:
-        """Wait for the upstream server, and load the tokenizers and configurations of its models.
+    def load(self) -> Iterator[ServedModel]:
+        """Wait for the server, and load the tokenizers and configurations of its models.
 
         Raises:
             ArgumentError: the server has no such reader.
@@ -156,22 +153,15 @@ class VllmEngine(LocalEngine):
         if upstream.reader and upstream.reader not in adapters:
             known = ", ".join(map(repr, adapters)) or "none; start vLLM with --lora-modules"
             raise ArgumentError(f"reader={upstream.reader!r}; expected an adapter of the upstream server: {known}")
-        served: dict[str, ServedModel] = {}
         for card in (card for card in cards if not card.get("parent")):
-            window = int(card.get("max_model_len") or 2**31)
-            path = upstream.model or str(card.get("root") or card["id"])
-            dtype = upstream.dtype if self._cache else None
-            lm = UpstreamLM(path, self._method, window, dtype, self._strip_numbering)
-            name = str(card["id"])
-            joint = JointDocuments(lm, self._cache) if self._cache else None
-            self._joint += [joint] if joint else []
-            reader = upstream.reader
-            served[name] = VllmModel(lm, name, self._settings, self._metrics, self._documents, joint, reader)
-        self._served = served
-
-    @property
-    def is_ready(self) -> bool:
-        return super().is_ready and self._healthy
+            name, window = str(card["id"]), int(card.get("max_model_len") or 2**31)
+            path = upstream.model or str(card.get("root") or name)
+            lm = UpstreamLM(path, self._method, window, self._settings.strip_numbering)
+            joint = None
+            if self._cache:
+                model = load_model(path, {"dtype": upstream.dtype, "device": "auto"})
+                self._joint.append(joint := JointDocuments(model, self._cache))
+            yield VllmModel(lm, name, self._settings, self._metrics, self._documents, joint, upstream.reader)
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -187,9 +177,9 @@ class VllmEngine(LocalEngine):
         while True:
             await asyncio.sleep(SECONDS_BETWEEN_CHECKS)
             healthy = await self._client.is_healthy()
-            if healthy != self._healthy:
+            if healthy != self.is_healthy:
                 log("the upstream server answers again" if healthy else "the upstream server does not answer")
-            self._healthy = healthy
+            self.is_healthy = healthy
             if not healthy:  # the server may restart with another store, or without the connector
                 self._documents.forget()
 
@@ -231,20 +221,19 @@ class VllmModel(ServedModel):
         super().__init__(lm, name, settings, metrics)
         self._documents, self._joint, self._reader = store, joint, reader
 
-    def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, GenerationSettings]:
-        method = prompts.client_method(body.options.method, self.lm.method, self.lm.name)
+    def prepare(self, text: str, boundaries: Boundaries, method: Method, cancelled: threading.Event) -> Request:
         check_runs(method, self._joint is not None)
-        request, formatter, settings = super()._prepare(body, cancelled)
+        request = super().prepare(text, boundaries, method, cancelled)
         check_length(len(request.tokens.ids), self.lm.window)
-        if isinstance(request.method, AttentionMethod):
-            if not computes_documents_separately(self.lm.model, ParallelContextWindows(), [request.tokens]):
-                raise MethodError(
-                    f"{request.method.name} cannot reuse documents in this model, because its rotary frequencies "
-                    "depend on the prompt's length; use canonical-order or none"
-                )
-            report = replace(request.report, backend="vllm", reader=self._reader_of(request))
-            request = replace(request, report=report)
-        return request, formatter, settings
+        if not isinstance(request.method, AttentionMethod):
+            return request
+        if not computes_documents_separately(self.lm.model, ParallelContextWindows(), [request.tokens]):
+            raise MethodError(
+                f"{request.method.name} cannot reuse documents in this model, because its rotary frequencies depend "
+                "on the prompt's length; use canonical-order or none"
+            )
+        report = replace(request.report, backend="vllm", reader=self._reader_of(request))
+        return replace(request, report=report)
 
     def _reader_of(self, request: Request) -> str:
         """Return the reader for a request, or an empty string if the request does not use the default method."""
@@ -265,8 +254,8 @@ class VllmModel(ServedModel):
         logprobs: list[float] = []
         decode = partial(decode_tokens, self.lm.tokenizer, keep_special=settings.keep_special)
         growing, sent, finish, cached, usage = GrowingText(decode, settings.stop), 0, None, 0, None
-        running_slot = partial(self._running_slot, streamed)
-        async with aclosing(self._documents.answers(body, segments, running_slot)) as answers:
+        running = partial(self.running, streamed=streamed)
+        async with aclosing(self._documents.answers(body, segments, running)) as answers:
             async for cached, answer in answers:  # noqa: B007
                 usage = answer.get("usage")
                 for choice in answer["choices"]:
@@ -290,16 +279,6 @@ class VllmModel(ServedModel):
             finish_reason="stop" if finish == "stop" else "length",
             logprobs=[logprobs[index] for index in kept] if settings.logprobs else None,
         )
-
-    @asynccontextmanager
-    async def _running_slot(self, streamed: bool) -> AsyncIterator[None]:
-        """Count a request as running while the context is open. A stream waits until fewer than ``max_streams`` run."""
-        async with self._streams if streamed else nullcontext():
-            self._count(running=1)
-            try:
-                yield
-            finally:
-                self._count(running=-1)
 
     def _body(
         self, request: Request, settings: GenerationSettings, salt: str, streamed: bool

@@ -219,7 +219,7 @@ class StoredDocuments:
         self._retries = counter("ragbias_upstream_retries", "Answers requested again after storing documents.")
 
     async def answers(
-        self, body: Json, segments: Segments | None, running_slot: Callable[[], AbstractAsyncContextManager[None]]
+        self, body: Json, segments: Segments | None, running: Callable[[], AbstractAsyncContextManager[None]]
     ) -> AsyncGenerator[tuple[int, Json], None]:
         """Store the documents. Yield vLLM's answer or events, each with the number of tokens that were stored before.
 
@@ -233,7 +233,7 @@ class StoredDocuments:
             try:
                 if segments:
                     stored = await self.store(segments)
-                async with running_slot(), aclosing(self._upstream.answers(body)) as answers:
+                async with running(), aclosing(self._upstream.answers(body)) as answers:
                     async for answer in answers:
                         if segments and answer.get("usage"):  # a complete answer, or the last event of a stream
                             outcome, cached = _report_of(answer)
