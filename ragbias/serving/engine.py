@@ -42,7 +42,7 @@ class ServedModel(ABC):
         self.lm, self.name, self.settings, self.metrics = lm, name, settings, metrics
         self._streams = asyncio.Semaphore(settings.max_streams)
         self._preparing = asyncio.Semaphore(PREPARED_AT_ONCE)
-        self._waiting = self._running = 0
+        self._waiting = 0
 
     @abstractmethod
     async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:
@@ -152,9 +152,8 @@ class ServedModel(ABC):
 
     def _count(self, waiting: int = 0, running: int = 0) -> None:
         self._waiting += waiting - running
-        self._running += running
-        self.metrics.waiting.labels(self.name).set(self._waiting)
-        self.metrics.running.labels(self.name).set(self._running)
+        self.metrics.waiting.labels(self.name).inc(waiting - running)
+        self.metrics.running.labels(self.name).inc(running)
 
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
         chat_text, messages = prompts.chat_renderer(self.lm, body), prompts.template_messages(body)
