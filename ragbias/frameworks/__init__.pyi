@@ -8,6 +8,8 @@ from .options import rename_arguments as rename_arguments
 from .remote import RemoteLM as RemoteLM
 from .run_state import LastReports as LastReports
 from .run_state import Retrievals as Retrievals
+from .run_state import Run as Run
+from .run_state import Runs as Runs
 from .run_state import add_framework as add_framework
 from .tool_formats import ToolCall as ToolCall
 from .tool_use import AnswerFormat as AnswerFormat

@@ -45,12 +45,13 @@ class SearchWatch:
         self._installed: dict[type, Callable[[Any, str], Any]] = {}
         self._wrapped = functools.lru_cache(maxsize=256)(self._wrap)
 
-    def install(self) -> None:
-        """Add a ``__getattribute__`` to ``base`` and ``retriever``. A second call does nothing."""
-        if self._installed:
-            return
-        self._hook_lookups(self.base, self.names)
-        self._hook_lookups(self.retriever, self.calls)
+    def install(self, wanted: bool = True) -> None:
+        """Add a ``__getattribute__`` to ``base`` and ``retriever`` once. If not ``wanted``, uninstall."""
+        if not wanted:
+            self.uninstall()
+        elif not self._installed:
+            self._hook_lookups(self.base, self.names)
+            self._hook_lookups(self.retriever, self.calls)
 
     def _hook_lookups(self, watched: type, names: tuple[str, ...]) -> None:
         lookup: Callable[[Any, str], Any] = watched.__getattribute__  # type: ignore[assignment]  # unbound

@@ -1,5 +1,6 @@
-"""Context variables for recent retrievals and last reports.
+"""The retrievals of runs, and context variables for recent retrievals and last reports.
 
+``Runs`` stores the retrievals of each chain, agent or query until it ends. The other state is stored per context.
 Each thread or asyncio task has a context. A new context copies the variables of the context that starts it. Frameworks
 run each step of a chain or agent in a copied context. The steps of a run share these values:
 
@@ -15,20 +16,24 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
 from ragbias.boundaries import Registry
+from ragbias.boundaries.sources import MAX_AGE, merge_fields
 from ragbias.call_site import add_framework as add_framework
 from ragbias.call_site import remember_call_site
 
 FAILURE_AGE = 60.0  # seconds for which a failure is reported
+MAX_RUNS = 1024  # maximum number of root runs; a run with an unfinished stream may never end
 T = TypeVar("T")
+Begin = Callable[[], Callable[[], None]]  # begins something, and returns a function that ends it
 
 
 @dataclass
@@ -206,6 +211,136 @@ def _current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:  # no running event loop in this thread
         return None
+
+
+@dataclass
+class Run:
+    """A root run, such as a chain, an agent or a query, with all its child runs.
+
+    Attributes:
+        failure: why retrievals may not have been recorded, or an empty string.
+        warn_at_end: functions to call at the end if nothing was retrieved; ``None`` outside a run.
+    """
+
+    failure: str = ""
+    warn_at_end: list[Callable[[], None]] | None = None
+    _texts: dict[str, tuple[int, str, int]] = field(default_factory=dict)  # retrieval number, text, count
+    _n_retrievals: int = 0
+    _on_end: list[Callable[[], None]] = field(default_factory=list)  # called when the run ends or is dropped
+    _unfinished: set[Hashable] = field(default_factory=set)  # ids of the root run and of child runs
+    _last_use: float = 0.0
+
+    def latest_first(self) -> list[list[str]]:
+        """Return the texts of each retrieval, the latest first. A text of two retrievals belongs to the later one."""
+        retrievals: dict[int, list[str]] = {}
+        for number, text, count in self._texts.values():
+            retrievals.setdefault(number, []).extend([text] * count)
+        return [retrievals[number] for number in sorted(retrievals, reverse=True)]
+
+    def _add(self, texts: Sequence[str], retrieved: bool) -> None:
+        counts = Counter(texts)
+        is_new = retrieved or not counts.keys() <= self._texts.keys()
+        self._n_retrievals += is_new
+        for text in counts:
+            self._texts[text] = self._texts.pop(text, (0, text, 0))  # move to the end
+        for text in texts:
+            number, known, count = self._texts[text]
+            number = self._n_retrievals if is_new else number
+            self._texts[text] = number, merge_fields(known, text), max(count, counts[text])
+
+
+class Runs:
+    """The unfinished runs of a framework, with their retrievals. Runs that were not used for an hour are dropped.
+
+    All methods are thread-safe. An id that is ``None`` or unknown means a call outside a run.
+
+    Args:
+        name: name of a context variable.
+
+    Attributes:
+        retrievals: the recent retrievals of each context, inside and outside runs.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.retrievals = Retrievals(name)
+        self._lock = threading.RLock()
+        self._runs: OrderedDict[Hashable, Run] = OrderedDict()  # by the id of the root run, the latest used run last
+        self._roots: dict[Hashable, Hashable] = {}  # root of each unfinished run
+
+    def open(self, id: Hashable, parent: Hashable, *begins: Begin, shared: bool = True) -> None:
+        """Open a run.
+
+        Args:
+            parent: id of the parent run; ``None`` for a root run.
+            begins: called for a root run, such as ``LastReports.begin``. The results are called at its end.
+            shared: whether the steps of a root run share later retrievals.
+        """
+        with self._lock:
+            root = id if parent is None else parent
+            root = self._roots[id] = self._roots.get(root, root)
+            run = self._runs.setdefault(root, Run(warn_at_end=[]))
+            run._unfinished.add(id)
+            if parent is None:
+                run._on_end += [self.retrievals.begin(shared), *(begin() for begin in begins)]
+            self._find(id)  # the run is in use
+            while len(self._runs) > MAX_RUNS or run._last_use - next(iter(self._runs.values()))._last_use > MAX_AGE:
+                self._drop(next(iter(self._runs)))
+
+    def close(self, id: Hashable) -> None:
+        """Close a run. If a root run ends that retrieved nothing, call the functions in ``warn_at_end``."""
+        warn_at_end = None
+        with self._lock:
+            root = self._roots.pop(id, None)
+            if run := self._runs.get(root):
+                run._unfinished.discard(id)
+                if id == root or not run._unfinished:
+                    self._drop(root)
+                    warn_at_end = None if run._texts else run.warn_at_end
+        for warn in warn_at_end or ():
+            warn()
+
+    def add(self, id: Hashable, texts: Sequence[str], retrieved: bool = True) -> None:
+        """Record the texts of one retrieval. Texts that no retriever returned are a retrieval only if any is new."""
+        if texts:
+            self.retrievals.add(texts)
+            with self._lock:
+                if run := self._find(id):
+                    run._add(texts, retrieved)
+
+    def fail(self, failure: str, *ids: Hashable) -> None:
+        """Record why retrievals may be missing, for requests in this context and in these runs."""
+        self.retrievals.fail(failure)
+        with self._lock:
+            for run in filter(None, map(self._find, ids)):
+                run.failure = failure
+
+    def get(self, id: Hashable) -> Run:
+        """Return a copy of a root run, by its id or a child's. Outside a run, it only has the last failure."""
+        with self._lock:
+            if run := self._find(id):
+                return replace(run, _texts=run._texts.copy())
+        return Run(self.retrievals.failure())
+
+    def clear(self) -> None:
+        """Forget all runs, retrievals and failures."""
+        self.retrievals.clear()
+        with self._lock:
+            for root in list(self._runs):
+                self._drop(root)
+
+    def _find(self, id: Hashable) -> Run | None:
+        root = self._roots.get(id, id)
+        if root in self._runs:
+            self._runs.move_to_end(root)
+            self._runs[root]._last_use = time.monotonic()
+        return self._runs.get(root)
+
+    def _drop(self, root: Hashable) -> None:
+        run = self._runs.pop(root)
+        for id in run._unfinished:
+            self._roots.pop(id, None)
+        for end in run._on_end:
+            end()
 
 
 class Owner:

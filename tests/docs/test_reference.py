@@ -83,7 +83,7 @@ def test_selected_members_exist():
     assert [each for each in selected if not hasattr(*each) and each[1] not in each[0].__annotations__] == []
 
 
-@pytest.mark.parametrize(("page", "limit"), [("api.md", 46), ("extending.md", 51)])
+@pytest.mark.parametrize(("page", "limit"), [("api.md", 46), ("extending.md", 53)])
 def test_the_public_interface_stays_small(page, limit):
     """Raise the limit if users need another name."""
     assert len(ENTRY.findall((REFERENCE / page).read_text())) <= limit

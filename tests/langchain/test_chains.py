@@ -95,7 +95,7 @@ def test_documents_passed_to_a_streamed_stuff_chain_are_found(chat, retriever):
     documents = retriever.invoke(QUESTIONS[2])
     from langchain_ragbias.listener import listener
 
-    listener.clear()
+    listener.runs.clear()
     chain = create_stuff_documents_chain(chat, prompt)
     "".join(chain.stream({"context": documents, "input": QUESTIONS[2]}))
     assert_ran(chat.last_report, 5)

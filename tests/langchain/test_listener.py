@@ -15,13 +15,13 @@ from langchain_core.runnables import RunnableLambda
 from langchain_ragbias import install_listener, uninstall_listener
 from langchain_ragbias.listener import (
     MAX_DOCUMENTS,
-    MAX_TREES,
     RetrievalCallbackHandler,
     document_lists,
     listener,
     parent_run,
 )
 from ragbias.boundaries.sources import MAX_AGE
+from ragbias.frameworks.run_state import MAX_RUNS
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_it_can_be_taken_off_and_put_on_again(chat, rag):
     uninstall_listener()
     assert attached() == [False, False]
     rag(chat).invoke({"input": "Which?"})
-    assert not listener.retrievals.registry()
+    assert not listener.runs.retrievals.registry()
     uninstall_listener()
     install_listener()
     rag(chat).invoke({"input": "Which?"})
@@ -67,18 +67,18 @@ def test_it_holds_nothing_of_runs_that_ended(own):
         own.on_retriever_start({}, "x", run_id=child, parent_run_id=root)
         own.on_retriever_end([Document(f"document {number}")], run_id=child, parent_run_id=root)
         own.on_chain_end({"answer": "y"}, run_id=root)
-    assert (own._trees, own._roots, own._prompts) == ({}, {}, {})
-    assert len(own.retrievals.registry()) <= 2048
+    assert (own.runs._runs, own.runs._roots, own._prompts) == ({}, {}, {})
+    assert len(own.runs.retrievals.registry()) <= 2048
 
 
 def test_runs_that_never_end_are_bounded(own):
-    for _ in range(MAX_TREES * 3):
+    for _ in range(MAX_RUNS * 3):
         root = uuid4()
         own.on_chain_start({}, {}, run_id=root)
         own.on_llm_start({}, ["prompt"], run_id=uuid4(), parent_run_id=root)
-    assert len(own._trees) <= MAX_TREES
-    assert len(own._roots) <= 2 * MAX_TREES
-    assert len(own._prompts) <= MAX_TREES
+    assert len(own.runs._runs) <= MAX_RUNS
+    assert len(own.runs._roots) <= 2 * MAX_RUNS
+    assert len(own._prompts) <= MAX_RUNS
 
 
 def test_runs_that_were_cancelled_are_forgotten_with_age(own, monkeypatch):
@@ -86,14 +86,14 @@ def test_runs_that_were_cancelled_are_forgotten_with_age(own, monkeypatch):
     for root in (old, going_on):
         own.on_chain_start({}, {"context": [Document("one"), Document("two")]}, run_id=root)
     now = time.monotonic() + MAX_AGE - 1
-    monkeypatch.setattr("langchain_ragbias.listener.time.monotonic", lambda: now)
+    monkeypatch.setattr("ragbias.frameworks.run_state.time.monotonic", lambda: now)
     own.on_llm_start({}, ["prompt"], run_id=uuid4(), parent_run_id=going_on)
-    assert len(own._trees) == 2
+    assert len(own.runs._runs) == 2
     now += 2
     own.on_chain_start({}, {}, run_id=uuid4())
-    assert own.tree(old).latest_first() == []
-    assert own.tree(going_on).latest_first() == [["one", "two"]]
-    assert old not in own._roots
+    assert own.runs.get(old).latest_first() == []
+    assert own.runs.get(going_on).latest_first() == [["one", "two"]]
+    assert old not in own.runs._roots
 
 
 def test_nothing_is_held_of_real_chains(chat, rag):
@@ -106,10 +106,10 @@ def test_nothing_is_held_of_real_chains(chat, rag):
     with pytest.raises(ZeroDivisionError):
         (chain | RunnableLambda(lambda _: 1 / 0)).invoke({"input": "Which?"})
     deadline = time.monotonic() + 5  # LangChain closes the runs of a dropped stream in threads of its own
-    while listener._trees and time.monotonic() < deadline:
+    while listener.runs._runs and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.01)
-    assert (listener._trees, listener._roots, listener._prompts) == ({}, {}, {})
+    assert (listener.runs._runs, listener.runs._roots, listener._prompts) == ({}, {}, {})
 
 
 @pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocumentsWarning")
@@ -117,7 +117,7 @@ def test_a_failure_of_the_listener_shows_in_the_report(chat, rag, monkeypatch):
     def broken(texts):
         raise KeyError("a secret text")
 
-    monkeypatch.setattr(listener.retrievals, "add", broken)
+    monkeypatch.setattr(listener.runs.retrievals, "add", broken)
     rag(chat).invoke({"input": "Which?"})
     assert "the listener failed in" in chat.last_report["reason"]
     assert "KeyError" in chat.last_report["reason"]
@@ -143,7 +143,7 @@ def test_no_document_of_a_retriever_is_left_out_however_many(completion):
     seen = []
 
     def look(found):
-        seen.append([len(each) for each in listener.tree(parent_run(None)).latest_first()])
+        seen.append([len(each) for each in listener.runs.get(parent_run(None)).latest_first()])
         return f"Context:\n\n{found[0].page_content}\n\n{found[-1].page_content}\n\nQuestion: which?\nAnswer:"
 
     (Everything(documents=documents) | RunnableLambda(look) | completion).invoke("Which?")
@@ -187,7 +187,7 @@ def test_a_text_has_the_metadata_of_all_its_documents(own):
     for metadata in ({"source": "a"}, {"source": "b"}, {"score": 0.5}):
         own._collect(root, [Document("one", metadata=metadata), Document("two")])
     own._collect(root, [Document("one", metadata={"source": "c"}), Document("one", metadata={"source": "d"})])
-    ((two, one, again),) = own.tree(root).latest_first()
+    ((two, one, again),) = own.runs.get(root).latest_first()
     assert (two, one, again) == ("two", "one", "one")
     fields = [value for name, value in one.fields if name in ("source", "score")]
     assert sorted(fields) == ["0.5", "a", "b", "c", "d"]
@@ -199,7 +199,7 @@ def test_metadata_in_runs_and_registry_is_bounded(own):
     for number in range(500):
         huge = {f"key {i}": "x" * i for i in range(number, number + 50)} | {"vector": [0.1] * 1000}
         own._collect(root, [Document("always the same text", metadata=huge), Document(f"another text, {number}")])
-    retrievals = own.tree(root).latest_first() + own.retrievals.registry().candidates()
+    retrievals = own.runs.get(root).latest_first() + own.runs.retrievals.registry().candidates()
     texts = [text for each in retrievals for text in each]
     assert max(len(text.fields) for text in texts) <= 40
     assert max(sum(len(value) for _, value in text.fields) for text in texts) < 20_000

@@ -113,7 +113,7 @@ def test_steps_that_hold_one_document_by_design_are_no_mistake(lm, retriever, pr
     llm = ChatRagBias(lm=lm, max_tokens=2, on_missing="raise")
     alike = [Document(f"The gate of the old mill in the valley is painted {c}.") for c in ("red", "blue", "green")]
     for documents in (retriever.invoke("Which?"), alike):
-        listener.retrievals.add([each.page_content for each in documents])
+        listener.runs.retrievals.add([each.page_content for each in documents])
         program(llm, documents)
         assert (llm.last_report["n_found"], llm.last_report["reason"]) == (
             1,
@@ -126,8 +126,8 @@ def test_a_rewritten_document_with_the_same_label_raises(lm):
     known, other = "The old mill has a red gate.", "The hall of the old town has blue walls."
     text = f"Document: {known}\nDocument: {other.upper()}\n\nWhich gate is red?"
     for retrieved in ([known], [known, other]):
-        listener.clear()
-        listener.retrievals.add(retrieved)
+        listener.runs.clear()
+        listener.runs.retrievals.add(retrieved)
         with pytest.raises(NoDocumentsError, match="located (0|none)"):
             llm.invoke(text)
         with pytest.raises(NoDocumentsError, match="located"):

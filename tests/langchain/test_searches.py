@@ -31,7 +31,7 @@ def store() -> InMemoryVectorStore:
 
 
 def retrieved() -> list[set[str]]:
-    registry = listener.retrievals.registry()
+    registry = listener.runs.retrievals.registry()
     return [] if registry is None else [set(texts) for texts in registry.candidates()]
 
 
@@ -133,9 +133,9 @@ def test_a_failure_of_the_listener_fails_no_search(store, monkeypatch):
     def broken(texts):
         raise KeyError("a secret text")
 
-    monkeypatch.setattr(listener.retrievals, "add", broken)
+    monkeypatch.setattr(listener.runs.retrievals, "add", broken)
     assert len(store.similarity_search(QUESTION, k=2)) == 2
-    assert listener.tree(None).failure == "the listener failed in a direct search: KeyError"
+    assert listener.runs.get(None).failure == "the listener failed in a direct search: KeyError"
 
 
 def test_the_base_class_is_as_before_once_it_is_uninstalled(store):

@@ -199,7 +199,7 @@ def test_retrievals_of_a_run_are_in_the_order_of_time(retriever):
         retriever.invoke("Which gate is red?")
         latest = [each.page_content for each in retriever.invoke(question)]
         (RunnableLambda(lambda each: each)).invoke({"context": latest[::-1]})
-        seen.extend([latest, listener.tree(parent_run(None)).latest_first()])
+        seen.extend([latest, listener.runs.get(parent_run(None)).latest_first()])
         return question
 
     RunnableLambda(steps).invoke(QUESTION)

@@ -28,7 +28,7 @@ def test_uninstalled_listener_sees_nothing(llm, nodes):
     get_response_synthesizer(llm=llm).synthesize(QUESTION, nodes)
     assert llm.last_report is not None
     assert (llm.last_report["source"], llm.last_report["n_found"]) == ("none", 0)
-    assert listener.registry() is None
+    assert listener.runs.retrievals.registry() is None
 
 
 def test_uninstalling_forgets_what_was_seen(llm, nodes):
@@ -103,10 +103,10 @@ def test_no_growth_over_many_runs():
 
     run(1_500)
     gc.collect()
-    before, objects = len(seen.retrievals.registry() or ()), len(gc.get_objects())
+    before, objects = len(listener.runs.retrievals.registry() or ()), len(gc.get_objects())
     run(10_000)
     gc.collect()
-    assert len(seen.retrievals.registry() or ()) <= before < 2 * len(retrievals)
+    assert len(listener.runs.retrievals.registry() or ()) <= before < 2 * len(retrievals)
     assert len(gc.get_objects()) < objects + 1_000
     assert not seen.open_spans
     assert not seen.completed_spans

@@ -21,7 +21,7 @@ class Store(SimpleVectorStore):
 
 
 def retrieved() -> int:
-    registry = listener.registry()
+    registry = listener.runs.retrievals.registry()
     return 0 if registry is None else len(registry.candidates())
 
 

@@ -1,18 +1,16 @@
 """A listener that records the documents of LangChain's retrievers, chains and direct searches.
 
-LangChain attaches the listener to every run of the process. The listener stores the documents of each run tree until
-the root run ends. It also stores a limited number of recent retrievals for each context.
+LangChain attaches the listener to every run of the process.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -23,23 +21,21 @@ from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import ensure_config
-from langchain_core.tracers.context import register_configure_hook
+from langchain_core.tracers import context
 from langchain_core.vectorstores import VectorStore
 
 from ragbias.boundaries import Boundaries, Segmenter, locate
-from ragbias.boundaries.sources import MAX_AGE, document_texts, merge_fields
+from ragbias.boundaries.sources import document_texts
 from ragbias.errors import MissingDocumentsWarning
-from ragbias.frameworks import LastReports, LocatedDocuments, Retrievals, SearchWatch
+from ragbias.frameworks import LastReports, LocatedDocuments, Runs, SearchWatch
 
 MAX_DOCUMENTS = 2000  # maximum size of a list in a chain; a longer list is a corpus, not a retrieval
-MAX_TREES = 1024  # maximum number of run trees; a run with an unfinished stream may never end
-CONTEXT_VARIABLE = "langchain_ragbias_retrievals"
+MAX_PROMPTS = 1024  # maximum number of prompts of running completions
 SEARCHES = tuple(f"{a}{name}_search" for a in ("", "a") for name in ("similarity", "max_marginal_relevance"))
 MAX_DEPTH = 4  # maximum depth of nested lists and dicts
 MAX_VISITED = 2000  # maximum number of lists and dicts in one value
 SAMPLE = 16  # number of items of a list that are checked; a list of scalars, such as an embedding, is skipped
 LEAVES = (str, bytes, int, float, type(None))
-Begin = Callable[[], Callable[[], None]]
 reports = LastReports("langchain_ragbias_reports")
 
 
@@ -58,44 +54,6 @@ def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
     return parent
 
 
-@dataclass
-class RunTree:
-    """The state of a root run and its child runs. A text that was retrieved twice belongs to the later retrieval."""
-
-    retrievals: list[Counter[str]] = field(default_factory=list)  # texts with their counts, the oldest retrieval first
-    runs: set[UUID] = field(default_factory=set)  # runs that have not ended
-    failure: str = ""  # why the listener may have missed documents
-    on_end: list[Callable[[], None]] = field(default_factory=list)  # called when the root run ends or is dropped
-    warn_at_end: list[Callable[[], None]] = field(default_factory=list)  # called at the end if nothing was retrieved
-    last_start: float = field(default_factory=time.monotonic)  # start of the latest run
-
-    def add_retrieval(self, texts: Sequence[str], retrieved: bool) -> None:
-        """Add the texts of one retrieval. The metadata of equal texts is merged.
-
-        ``retrieved`` is false for documents in inputs and outputs of chains. Such documents are a new retrieval only if
-        at least one text is new.
-        """
-        merged: dict[str, str] = {}
-        for text in texts:
-            merged[text] = merge_fields(merged.get(text, text), text)
-        counts = Counter(texts)
-        n_known = sum(text in counts for earlier in self.retrievals for text in earlier)
-        is_new = retrieved or n_known < len(counts)
-        for earlier in self.retrievals:
-            for old in [text for text in earlier if text in counts]:
-                merged[old] = merge_fields(old, merged[old])
-                counts[old] = max(counts[old], earlier.pop(old))
-                if not is_new:
-                    earlier[merged[old]] = counts[old]
-        if is_new:
-            self.retrievals.append(Counter({merged[text]: count for text, count in counts.items()}))
-            self.retrievals = [retrieval for retrieval in self.retrievals if retrieval]
-
-    def latest_first(self) -> list[list[str]]:
-        """Return the texts of each retrieval, the latest first."""
-        return [list(retrieval.elements()) for retrieval in reversed(self.retrievals)]
-
-
 def _report_failures(event: Callable[..., None]) -> Callable[..., None]:
     """Wrap an event handler: skip it while the listener is uninstalled, and add its errors to reports."""
 
@@ -110,7 +68,7 @@ def _report_failures(event: Callable[..., None]) -> Callable[..., None]:
         except MissingDocumentsWarning:  # the user turned it into an error
             raise
         except Exception as error:
-            self.fail(run_id, parent_run_id, f"the listener failed in {event.__name__}: {type(error).__name__}")
+            self.runs.fail(f"the listener failed in {event.__name__}: {type(error).__name__}", run_id, parent_run_id)
 
     return guarded
 
@@ -122,151 +80,80 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self.installed = False
-        self.retrievals = Retrievals(CONTEXT_VARIABLE)
-        self._lock = threading.RLock()
-        self._trees: OrderedDict[UUID, RunTree] = OrderedDict()  # tree of each root run
-        self._roots: dict[UUID, UUID] = {}  # root run of each run
+        self.runs = Runs("langchain_ragbias_retrievals")
+        self._lock = threading.Lock()
         self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # prompts of running completions
-
-    def tree(self, run_id: UUID | None) -> RunTree:
-        """Return a copy of a run's tree. Outside a run, return an empty tree with the last failure."""
-        with self._lock:
-            if tree := self._tree_of(run_id):
-                return replace(tree, retrievals=[retrieval.copy() for retrieval in tree.retrievals])
-        return RunTree(failure=self.retrievals.failure())
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
         """Find the running completion request with this prompt. Return its parent run's id, or ``None``."""
         with self._lock:
             return next((parent for text, parent in reversed(self._prompts.values()) if text == prompt), None)
 
-    def clear(self) -> None:
-        self.retrievals.clear()
-        with self._lock:
-            for root in list(self._trees):
-                self._drop_tree(root)
-            self._roots.clear()
-            self._prompts.clear()
-
     def record_search(self, result: object) -> None:
         """Record the result of a direct search on a vector store. Never raise an error."""
         run_id = parent_run(None)
         try:
             for documents in document_lists(result):
-                self._record(run_id, documents, retrieved=True)
+                self.runs.add(run_id, document_texts(documents))
         except Exception as error:
-            self.fail(run_id, None, f"the listener failed in a direct search: {type(error).__name__}")
-
-    def fail(self, run_id: UUID | None, parent_run_id: UUID | None, failure: str) -> None:
-        """Add a failure to the reports of requests in the run tree and in this context."""
-        self.retrievals.fail(failure)
-        with self._lock:
-            for run in (run_id, parent_run_id):
-                if tree := self._tree_of(run):
-                    tree.failure = failure
+            self.runs.fail(f"the listener failed in a direct search: {type(error).__name__}", run_id)
 
     @_report_failures
     def on_retriever_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open_run(run_id, parent_run_id, self.retrievals.begin)
+        self.runs.open(run_id, parent_run_id)
 
     @_report_failures
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
-        self._record(run_id, documents, retrieved=True)
-        self._close_run(run_id)
+        self.runs.add(run_id, document_texts(documents))
+        self.runs.close(run_id)
 
     @_report_failures
     def on_chain_start(self, _: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open_run(run_id, parent_run_id, self.retrievals.begin, partial(reports.begin, empty=True))
+        self.runs.open(run_id, parent_run_id, partial(reports.begin, empty=True))
         self._collect(run_id, inputs)
 
     @_report_failures
     def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> None:
         self._collect(run_id, outputs)
         self._collect(run_id, inputs)  # the inputs of a streamed chain are unknown until its end
-        self._close_run(run_id)
+        self.runs.close(run_id)
 
     @_report_failures
     def on_tool_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open_run(run_id, parent_run_id, self.retrievals.begin, reports.begin)
+        self.runs.open(run_id, parent_run_id, reports.begin)
 
     @_report_failures
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
         self._collect(run_id, output)
-        self._close_run(run_id)
+        self.runs.close(run_id)
 
     @_report_failures
     def on_llm_start(self, _: Any, prompts: list[str], *, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open_run(run_id, parent_run_id, partial(self.retrievals.begin, shared=False))
+        self.runs.open(run_id, parent_run_id, shared=False)
         with self._lock:
             self._prompts[run_id] = (prompts[0], parent_run_id)
-            while len(self._prompts) > MAX_TREES:
+            while len(self._prompts) > MAX_PROMPTS:
                 self._prompts.popitem(last=False)
 
     @_report_failures
     def on_chat_model_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open_run(run_id, parent_run_id, partial(self.retrievals.begin, shared=False))
+        self.runs.open(run_id, parent_run_id, shared=False)
 
     @_report_failures
     def on_llm_end(self, *_: Any, run_id: UUID, **__: Any) -> None:
-        self._close_run(run_id)
+        with self._lock:
+            self._prompts.pop(run_id, None)
+        self.runs.close(run_id)
 
     on_llm_error = on_chain_error = on_tool_error = on_retriever_error = on_llm_end
-
-    def _tree_of(self, run_id: UUID | None) -> RunTree | None:
-        return self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
-
-    def _open_run(self, run_id: UUID, parent_run_id: UUID | None, *begins: Begin) -> None:
-        """Register a run. For a root run, call the functions ``begins``, which create state that its steps share."""
-        with self._lock:
-            now = time.monotonic()
-            parent = run_id if parent_run_id is None else parent_run_id
-            root = self._roots.get(parent, parent)
-            self._roots[run_id] = root
-            tree = self._trees.setdefault(root, RunTree())
-            tree.runs.add(run_id)
-            tree.last_start = now
-            if parent_run_id is None:
-                tree.on_end += [begin() for begin in begins]
-            self._trees.move_to_end(root)
-            while len(self._trees) > MAX_TREES or now - next(iter(self._trees.values())).last_start > MAX_AGE:
-                self._drop_tree(next(iter(self._trees)))
-
-    def _close_run(self, run_id: UUID) -> None:
-        warn_at_end: list[Callable[[], None]] = []
-        with self._lock:
-            root = self._roots.pop(run_id, None)
-            self._prompts.pop(run_id, None)
-            tree = self._trees.get(root) if root else None
-            if root is not None and tree is not None:
-                tree.runs.discard(run_id)
-                if run_id == root or (not tree.runs and root not in self._roots):
-                    self._drop_tree(root)
-                    warn_at_end = [] if tree.retrievals else tree.warn_at_end
-        for warn in warn_at_end:
-            warn()
-
-    def _drop_tree(self, root: UUID) -> None:
-        tree = self._trees.pop(root)
-        for run_id in tree.runs:
-            self._roots.pop(run_id, None)
-        for end in tree.on_end:
-            end()
 
     def _collect(self, run_id: UUID, value: object) -> None:
         for documents in document_lists(value):
             if len(documents) <= MAX_DOCUMENTS:
-                self._record(run_id, documents, retrieved=False)
+                self.runs.add(run_id, document_texts(documents), retrieved=False)
             else:
-                self.fail(run_id, None, f"{len(documents)} documents in one list count as a corpus, not as a retrieval")
-
-    def _record(self, run_id: UUID | None, documents: Sequence[object], retrieved: bool) -> None:
-        texts = document_texts(documents)
-        if not texts:
-            return
-        self.retrievals.add(texts)
-        with self._lock:
-            if tree := self._tree_of(run_id):
-                tree.add_retrieval(texts, retrieved)
+                failure = f"{len(documents)} documents in one list count as a corpus, not as a retrieval"
+                self.runs.fail(failure, run_id)
 
 
 def document_lists(value: object) -> Iterator[list[Document]]:
@@ -318,7 +205,7 @@ _search_watch = SearchWatch(
     ("_get_relevant_documents", "_aget_relevant_documents"),
     listener.record_search,
     ("invoke", "ainvoke"),
-    lambda: listener.retrievals.enter_task(),
+    listener.runs.retrievals.enter_task,
 )
 
 
@@ -336,17 +223,17 @@ def locate_documents(
         artifacts: the documents' texts for each message with documents, the latest message first.
         boundaries: boundaries of the documents if the chat template rendered them; ``None`` to locate them.
     """
-    tree = listener.tree(parent_run_id)
+    run = listener.runs.get(parent_run_id)
     boundaries = boundaries or locate(
         prompt,
         documents=documents,
         artifacts=artifacts,
-        run=tree.latest_first(),
-        registry=listener.retrievals.registry(),
+        run=run.latest_first(),
+        registry=listener.runs.retrievals.registry(),
         segmenter=segmenter,
     )
-    boundaries = replace(boundaries, reason="; ".join(filter(None, (boundaries.reason, tree.failure))))
-    return LocatedDocuments(boundaries, bool(tree.failure), tree.warn_at_end if tree.runs else None)
+    boundaries = replace(boundaries, reason="; ".join(filter(None, (boundaries.reason, run.failure))))
+    return LocatedDocuments(boundaries, bool(run.failure), run.warn_at_end)
 
 
 def install_listener(*, searches: bool = True) -> None:
@@ -359,18 +246,14 @@ def install_listener(*, searches: bool = True) -> None:
     """
     if not listener.installed:
         listener.installed = True
-        register_configure_hook(_listener, inheritable=True)
-    if searches:
-        _search_watch.install()
-    else:
-        _search_watch.uninstall()
+        context.register_configure_hook(_listener, inheritable=True)
+    _search_watch.install(searches)
 
 
 def uninstall_listener() -> None:
     """Stop recording, and delete all recorded documents. Later requests need ``documents=``."""
-    from langchain_core.tracers import context
-
     listener.installed = False
-    listener.clear()
+    listener.runs.clear()
+    listener._prompts.clear()
     _search_watch.uninstall()
     context._configure_hooks[:] = [hook for hook in context._configure_hooks if hook[0] is not _listener]

@@ -11,9 +11,9 @@ import inspect
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, TypeAlias
@@ -31,26 +31,17 @@ from llama_index.core.response_synthesizers import Accumulate, Refine
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TransformComponent
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
 from llama_index.core.workflow import Workflow
-from pydantic import Field, PrivateAttr
+from pydantic import PrivateAttr
 
 from ragbias.boundaries import Boundaries, Registry, Segmenter, locate
 from ragbias.boundaries.sources import current_documents
-from ragbias.frameworks import LastReports, LocatedDocuments, Retrievals, SearchWatch
+from ragbias.frameworks import LastReports, LocatedDocuments, Runs, SearchWatch
 
+runs = Runs("ragbias_llama_index_retrievals")
 reports = LastReports("ragbias_llama_index_reports")
-MAX_RUNS = 1024  # maximum number of unfinished runs, and of documents that join retrieved texts
-CONTEXT_VARIABLE = "ragbias_llama_index_retrievals"
+MAX_JOINED = 1024  # maximum number of documents that join retrieved texts
 Streamed: TypeAlias = "GeneratorType[Any, Any, Any] | AsyncGeneratorType[Any, Any]"
 PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # the steps of a pipeline
-
-
-@dataclass
-class Run:
-    """A root span that has not ended."""
-
-    on_end: list[Callable[[], None]]
-    warn_at_end: list[Callable[[], None]] = field(default_factory=list)  # called at the end if nothing was retrieved
-    has_retrieval: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,8 +63,6 @@ _extraction: ContextVar[str | None] = ContextVar("ragbias_llama_index_extraction
 class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     """Record the texts of retrieved nodes. Add failures to reports, because the dispatcher ignores exceptions."""
 
-    retrievals: Retrievals = Field(default_factory=partial(Retrievals, CONTEXT_VARIABLE), exclude=True, repr=False)
-    _runs: OrderedDict[str, Run] = PrivateAttr(default_factory=OrderedDict)  # by span id
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
     _texts_by_document: OrderedDict[str, Sequence[str]] = PrivateAttr(default_factory=OrderedDict)  # by document id
     _state_lock: Any = PrivateAttr(default_factory=threading.Lock)
@@ -87,11 +76,11 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         *_args: Any,
         **_kwargs: Any,
     ) -> None:
-        """Begin a run if the span is a root. If the span is a synthesis, store its nodes."""
+        """Open a run if the span is a root. If the span is a synthesis, store its nodes."""
         if parent_id is None:
             if isinstance(instance, Workflow):  # the context of a workflow's tasks is not that of the caller
                 reports.invalidate()
-            self._begin_run(id_, empty=not isinstance(instance, PARTS))
+            runs.open(id_, None, partial(reports.begin, empty=not isinstance(instance, PARTS)))
             _run.set(None if isinstance(instance, BaseLLM) else id_)
         if isinstance(instance, BaseExtractor) and not _extraction.get():
             _extraction.set(id_)
@@ -113,42 +102,20 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         if isinstance(result, list) and result and isinstance(result[0], NodeWithScore):
             self.record(id_, result)
         if isinstance(instance, NodeParser):
-            recent = self.retrievals.registry()
+            recent = runs.retrievals.registry()
             for document in bound_args.arguments["nodes"]:
                 content = document.get_content(MetadataMode.NONE)
                 texts = _joined_texts([content], recent)
                 if sum(map(len, texts)) > len(content) / 2:  # a file may contain a few retrieved texts by chance
                     self._texts_by_document[document.node_id] = texts
-                if len(self._texts_by_document) > MAX_RUNS:
+                if len(self._texts_by_document) > MAX_JOINED:
                     self._texts_by_document.popitem(last=False)
-        self._end_run(id_)
+        _end_run(id_)
 
     def span_drop(self, id_: str, *_args: Any, **_kwargs: Any) -> None:
         """Close a synthesis or a run that failed."""
         _close_synthesis(id_)
-        self._end_run(id_)
-
-    def current_run(self) -> Run | None:
-        """Return the run of this context, or None outside a run."""
-        with self._state_lock:
-            return self._runs.get(_run.get() or "")
-
-    def _begin_run(self, id_: str, empty: bool) -> None:
-        """Begin a run, whose steps share retrievals and reports. If ``empty`` is true, drop earlier reports."""
-        run = Run([self.retrievals.begin(), reports.begin(empty)])
-        with self._state_lock:
-            self._runs[id_] = run
-            oldest = next(iter(self._runs)) if len(self._runs) > MAX_RUNS else None
-        if oldest is not None:
-            self._end_run(oldest)
-
-    def _end_run(self, id_: str) -> None:
-        if _extraction.get() == id_:
-            _extraction.set(None)
-        with self._state_lock:
-            run = self._runs.pop(id_, None)
-        for call in () if run is None else [*run.on_end, *([] if run.has_retrieval else run.warn_at_end)]:
-            call()
+        _end_run(id_)
 
     def _streaming_synthesis(self) -> Synthesis | None:
         """Return the synthesis whose stream is being read in the current call stack, or None."""
@@ -184,13 +151,11 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             except Exception as error:  # reported without its message, which may contain a document
                 where = id_.partition("-")[0]
                 failures.append(f"the listener could not read node {index} of {where}: {type(error).__name__}")
-        if texts and (run := self.current_run()):
-            run.has_retrieval = True
-        self.retrievals.add(texts)
+        runs.add(_run.get(), texts)
         if bare != texts:
-            self.retrievals.add(bare)
+            runs.retrievals.add(bare)
         for failure in failures:
-            self.retrievals.fail(failure)
+            runs.fail(failure, _run.get())
         return tuple(text for text in texts if text.strip()), tuple(failures)
 
     def new_span(self, *_args: Any, **_kwargs: Any) -> None:
@@ -216,13 +181,19 @@ def _close_synthesis(id_: str) -> Synthesis | None:
     return current
 
 
+def _end_run(id_: str) -> None:
+    if _extraction.get() == id_:
+        _extraction.set(None)
+    runs.close(id_)
+
+
 _installing = threading.Lock()
-_listener: RetrievalSpanHandler | None = None
+_listener = RetrievalSpanHandler()
 
 
 def _record_search(result: object) -> None:
     """Record the nodes of a direct query on a vector store."""
-    if _listener is not None and isinstance(result, VectorStoreQueryResult) and result.nodes:
+    if isinstance(result, VectorStoreQueryResult) and result.nodes:
         _listener.record("a direct query-", result.nodes)
 
 
@@ -233,7 +204,7 @@ _search_watch = SearchWatch(
     ("_retrieve", "_aretrieve"),
     _record_search,
     ("retrieve", "aretrieve"),
-    lambda: _listener and _listener.retrievals.enter_task(),
+    runs.retrievals.enter_task,
 )
 
 
@@ -244,16 +215,11 @@ def install_listener(*, searches: bool = True) -> None:
         searches: whether to record direct ``query`` calls of vector stores. LlamaIndex sends no events for them, so the
             listener adds ``__getattribute__`` to ``BasePydanticVectorStore`` and ``BaseRetriever`` in the process.
     """
-    global _listener
     root = get_dispatcher()
     with _installing:
-        _listener = _listener or RetrievalSpanHandler()
-        if all(handler is not _listener for handler in root.span_handlers):
+        if _listener not in root.span_handlers:
             root.span_handlers = [*root.span_handlers, _listener]
-        if searches:
-            _search_watch.install()
-        else:
-            _search_watch.uninstall()
+        _search_watch.install(searches)
 
 
 def uninstall_listener() -> None:
@@ -262,20 +228,14 @@ def uninstall_listener() -> None:
     root = get_dispatcher()
     with _installing:
         root.span_handlers = [handler for handler in root.span_handlers if handler is not _listener]
-        if _listener is not None:
-            _listener.retrievals.clear()
-        _listener = None
+        runs.clear()
+        _listener = RetrievalSpanHandler()
         _search_watch.uninstall()
 
 
 def current_synthesis() -> Synthesis | None:
     """Return the current synthesis of this context, or None."""
-    return None if _listener is None else _synthesis.get()
-
-
-def registry() -> Registry | None:
-    """Return the recent retrievals that this context sees; None while the listener is uninstalled."""
-    return None if _listener is None else _listener.retrievals.registry()
+    return _synthesis.get() if _listener in get_dispatcher().span_handlers else None
 
 
 def locate_documents(
@@ -287,21 +247,20 @@ def locate_documents(
     contain only one node by design, so they are not checked for missing documents.
     """
     boundaries = boundaries or _locate(prompt, current_documents() if documents is None else documents, segmenter)
-    run = None if _listener is None else _listener.current_run()
-    warn_at_end, must_be_complete = None if run is None else run.warn_at_end, _extraction.get() is None
-    return LocatedDocuments(boundaries, warn_at_end=warn_at_end, must_be_complete=must_be_complete)
+    warn_at_end = runs.get(_run.get()).warn_at_end
+    return LocatedDocuments(boundaries, warn_at_end=warn_at_end, must_be_complete=_extraction.get() is None)
 
 
 def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter | None) -> Boundaries:
-    synthesis, recent = current_synthesis(), registry()
+    synthesis, recent = current_synthesis(), runs.retrievals.registry()
     texts, failures = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
     run = _joined_texts(texts, recent) or texts
     found = locate(prompt, documents=documents, run=[run], registry=recent, segmenter=segmenter)
     if synthesis and synthesis.one_by_one and found.source == "run" and found.n_found == 1:
         found = replace(found, n_expected=1, n_absent=0, reason="")
     n_unread = len(failures) if documents is None and found.source in ("run", "none") else 0
-    if found.source == "none" and _listener is not None:
-        failures = failures or (_listener.retrievals.failure(),)
+    if found.source == "none":
+        failures = failures or (runs.retrievals.failure(),)
     reason = "; ".join(filter(None, (found.reason, *failures)))
     return replace(found, n_expected=found.n_expected + n_unread, reason=reason)
 
