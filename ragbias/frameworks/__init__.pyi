@@ -1,12 +1,12 @@
 from .direct_searches import SearchWatch as SearchWatch
 from .model import Call as Call
 from .model import FrameworkModel as FrameworkModel
-from .model import LocatedDocuments as LocatedDocuments
 from .model import PreparedCall as PreparedCall
 from .options import RagBiasOptions as RagBiasOptions
 from .options import rename_arguments as rename_arguments
 from .remote import RemoteLM as RemoteLM
 from .run_state import LastReports as LastReports
+from .run_state import LocatedDocuments as LocatedDocuments
 from .run_state import Retrievals as Retrievals
 from .run_state import Run as Run
 from .run_state import Runs as Runs

@@ -16,7 +16,7 @@ from pydantic.functional_validators import InstanceOf, SkipValidation, model_val
 from typing_extensions import Self
 
 from ragbias import methods
-from ragbias.boundaries import Boundaries, Segmenter
+from ragbias.boundaries import Segmenter
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.boundaries.sources import current_documents
 from ragbias.boundaries.splitting import STRIPPING_HELPS
@@ -32,7 +32,7 @@ from ragbias.errors import (
 )
 from ragbias.frameworks.options import RagBiasOptions, with_options
 from ragbias.frameworks.remote import LanguageModel, RemoteLM, RemoteRequest
-from ragbias.frameworks.run_state import LastReports, Owner
+from ragbias.frameworks.run_state import LastReports, LocatedDocuments, Owner
 from ragbias.frameworks.tool_use import AnswerFormat
 from ragbias.generation import Generation, GenerationSettings, Report, Request, Stream
 from ragbias.generation.arguments import SAMPLING
@@ -46,22 +46,6 @@ DEFAULTS = ("stop", "logprobs", "max_tokens", "max_new_tokens", *SAMPLING)  # fi
 NOT_SETTINGS = ("documents", "method")  # arguments that do not control generation
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
 EXPLICIT = {"documents", "segmenter"}  # all documents of these sources must occur in the prompt
-
-
-@dataclass(frozen=True)
-class LocatedDocuments:
-    """The documents in a prompt, and how to check for missing documents.
-
-    Attributes:
-        suspected: whether documents may be missing because a retrieval was not recorded.
-        warn_at_end: functions to call at the end of a run that retrieved no documents; ``None`` outside a run.
-        must_be_complete: whether missing documents are a mistake.
-    """
-
-    boundaries: Boundaries
-    suspected: bool = False
-    warn_at_end: list[Callable[[], None]] | None = None
-    must_be_complete: bool = True
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
-from ragbias.boundaries import Registry
+from ragbias.boundaries import Boundaries, Registry
 from ragbias.boundaries.sources import MAX_AGE, merge_fields
 from ragbias.call_site import add_framework as add_framework
 from ragbias.call_site import remember_call_site
@@ -341,6 +341,22 @@ class Runs:
             self._roots.pop(id, None)
         for end in run._on_end:
             end()
+
+
+@dataclass(frozen=True)
+class LocatedDocuments:
+    """The documents in a prompt, and how to check for missing documents.
+
+    Attributes:
+        suspected: whether documents may be missing because a retrieval was not recorded.
+        warn_at_end: functions to call at the end of a run that retrieved no documents; ``None`` outside a run.
+        must_be_complete: whether missing documents are a mistake.
+    """
+
+    boundaries: Boundaries
+    suspected: bool = False
+    warn_at_end: list[Callable[[], None]] | None = None
+    must_be_complete: bool = True
 
 
 class Owner:
