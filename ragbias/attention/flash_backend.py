@@ -1,9 +1,9 @@
 """Backend ``flash``: FlashAttention 2.
 
-FlashAttention supports one position per key and head. Therefore each group of queries gets its own encoded copy of the
-keys. If positions of segments differ between the queries of a group, ``torch`` computes the attention. The causal mask
-is aligned so that the last query sees every key, as in ``primitive.attend``. The tests replace the package
-``flash_attn`` and do not run its kernel.
+FlashAttention supports one position per key and head. Therefore each call encodes its own copy of the keys. If a
+segment has different positions for different queries of a call, ``torch`` computes the attention. The causal mask is
+aligned so that the last query sees every key, as in ``primitive.attend``. The tests replace the package ``flash_attn``
+and do not run its kernel.
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ def _regions_around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Re
 
 
 def _regions_in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
-    """Return the regions of headers or opening tags inside the documents, and the regions of closing tags."""
+    """Return two kinds of regions inside the documents: their headers or opening tags, and their closing tags."""
     headers = [HEADER_OR_TAG.match(text, begin, min(end, begin + REACH)) for begin, end in spans]
     tags = [CLOSING_TAG.search(text, max(begin, end - MAX_TAG), end) for begin, end in spans]
     spans_of_headers = [header.span("whole") for header in headers if header]

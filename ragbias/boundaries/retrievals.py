@@ -112,8 +112,8 @@ def _without_questions(retrievals: Sequence[Retrieval], in_message: Occurrences)
 def _count_expected(text: str, candidates: Sequence[Retrieval], in_message: Occurrences) -> Counter[str]:
     """Count the documents that the prompt should contain, from ``candidates``, the latest retrieval first.
 
-    All documents of the latest retrieval count. Documents of earlier retrievals count if they occur outside longer
-    documents.
+    Documents of the latest retrieval are always expected. Documents of earlier retrievals are expected if they occur
+    outside longer documents.
     """
     latest, *earlier = candidates
     outermost = {occurrence.document for occurrence in outermost_occurrences(text, in_message)}
@@ -136,7 +136,7 @@ def _describe(
     fields: Sequence[Fields],
     occurrences: Occurrences,
 ) -> Boundaries:
-    """Extend the chosen occurrences to their metadata, and count the documents that are missing."""
+    """Return the boundaries of the chosen occurrences with their metadata, and count the missing documents."""
     texts = [occurrence.span for occurrence in chosen]
     try:
         spans = extend_to_metadata(text, texts, fields)

@@ -141,13 +141,13 @@ def _at_offsets(seq: SequenceCall, keys: Tensor, first: int) -> Tensor:
 
 
 def input_starts(seq: SequenceCall) -> Tensor:
-    """Return ``document_starts`` ``[1, n, n]`` for documents at their positions in the prompt."""
+    """Return the documents' positions in the prompt, as the result ``[1, n, n]`` of ``document_starts``."""
     begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
     return begins.expand(1, len(begins), -1)
 
 
 def starts_after_prefix(seq: SequenceCall) -> Tensor:
-    """Return ``document_starts`` ``[1, n, n]`` for documents that all start at the end of the prefix."""
+    """Return the end of the prefix for all documents, as the result ``[1, n, n]`` of ``document_starts``."""
     return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
 
 

@@ -307,7 +307,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         return self._messages_to_call(messages, call, replace(form, parallel=parallel))
 
     def _messages_to_call(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
-        """Render a conversation. Locate its documents now, because the synthesis may end before the stream is read."""
+        """Render a conversation and locate its documents. A stream is read later, when its retrievals may be gone."""
         if self._uses_chat_template:
             turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
             chat = render_conversation(self.lm.chat_text, turns, form, call.documents, conversation.join_parts)
