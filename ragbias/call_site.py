@@ -16,6 +16,8 @@ NOT_USER_CODE = {
     "nest_asyncio",
     "pydantic",
     "ragbias",
+    "ragbias_eval",
+    "ragbias_vllm",
     "starlette",
     "tenacity",
     "torch",
@@ -68,5 +70,5 @@ class WarnedLines:
     def warn(self, message: str, category: type[Warning], kind: str = "") -> None:
         line = call_site()
         if (line, kind) not in self._warned:
+            warn(message, category)  # may raise
             self._warned.add((line, kind))
-            warn(message, category)

@@ -45,8 +45,22 @@ for command in (ask, adapt, serve, proxy):
     app.command()(command)
 app.command("methods")(list_methods)
 app.add_typer(cache, name="cache")
-for entry in entry_points(group="ragbias.commands"):
-    app.command(entry.name)(entry.load())
+
+
+def _add_commands() -> None:
+    """Add the commands of other distributions. Skip those that cannot be imported, or that have the name of another."""
+    names = {*get_command(app).commands}  # type: ignore[attr-defined]
+    for entry in entry_points(group="ragbias.commands"):
+        try:
+            if entry.name not in names:
+                app.command(entry.name)(entry.load())
+                names.add(entry.name)
+        except (Exception, SystemExit) as error:  # noqa: PERF203 - imports raise errors of any class
+            cause = f"{type(error).__name__}: {error}"
+            print(f"ragbias: warning: the command {entry.name!r} cannot be imported: {cause}", file=sys.stderr)
+
+
+_add_commands()
 
 
 def _show_versions(show: bool) -> None:

@@ -42,7 +42,7 @@ class ServedModel(ABC):
         self.lm, self.name, self.settings, self.metrics = lm, name, settings, metrics
         self._streams = asyncio.Semaphore(settings.max_streams)
         self._preparing = asyncio.Semaphore(PREPARED_AT_ONCE)
-        self._waiting = 0
+        self._queued = self._running = 0
 
     @abstractmethod
     async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:
@@ -90,14 +90,14 @@ class ServedModel(ABC):
     @asynccontextmanager
     async def queue_slot(self) -> AsyncIterator[None]:
         """Occupy a place in the queue during the block. Raise a 429 if the queue is full."""
-        if self._waiting >= self.settings.max_waiting:
-            message = f"{self._waiting} requests are waiting; try again later"
+        if (waiting := self._count()) >= self.settings.max_waiting:
+            message = f"{waiting} requests are waiting; try again later"
             raise ApiError(429, message, None, "queue_full", retry_after=1)
-        self._count(waiting=1)
+        self._count(queued=1)
         try:
             yield
         finally:
-            self._count(waiting=-1)
+            self._count(queued=-1)
 
     async def run_in_thread(self, work: Callable[[threading.Event], T]) -> T:
         """Run ``work`` in a thread and return the result.
@@ -150,10 +150,14 @@ class ServedModel(ABC):
         formatter.fingerprint = report_summary(request.report)
         return request, formatter, settings
 
-    def _count(self, waiting: int = 0, running: int = 0) -> None:
-        self._waiting += waiting - running
-        self.metrics.waiting.labels(self.name).inc(waiting - running)
-        self.metrics.running.labels(self.name).inc(running)
+    def _count(self, queued: int = 0, running: int = 0) -> int:
+        """Change the numbers of queued and running requests. Return how many of the queued requests are waiting."""
+        self._queued += queued
+        self._running += running
+        waiting = max(0, self._queued - self._running)  # clients of running requests may have left the queue
+        self.metrics.waiting.labels(self.name).set(waiting)
+        self.metrics.running.labels(self.name).set(self._running)
+        return waiting
 
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
         chat_text, messages = prompts.chat_renderer(self.lm, body), prompts.template_messages(body)

@@ -1,6 +1,7 @@
 """The command line starts quickly and imports optional packages only for commands that need them."""
 
 import importlib.metadata
+import os
 import re
 import resource
 import subprocess
@@ -102,3 +103,18 @@ def test_a_missing_extra_is_named_with_its_install_command(tmp_path, monkeypatch
     else:
         assert code == 2 and errors.count("\n") == 0
         assert f"pip install 'ragbias[{extra}]'" in errors.replace('"', "'")
+
+
+def test_a_broken_command_of_another_distribution_is_skipped(tmp_path, monkeypatch):
+    about = tmp_path / "plugin-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: plugin\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[ragbias.commands]\nbroken = no_such_module:run\nmethods = json:loads\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    command = [sys.executable, "-m", "ragbias", "methods"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "pine" in done.stdout
+    assert done.stderr == (
+        "ragbias: warning: the command 'broken' cannot be imported: "
+        "ModuleNotFoundError: No module named 'no_such_module'\n"
+    )

@@ -6,8 +6,10 @@ import warnings
 import pytest
 
 from ragbias.boundaries import Boundaries
+from ragbias.call_site import WarnedLines
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
-from ragbias.frameworks.model import LocatedDocuments, MissingDocuments
+from ragbias.frameworks.model import MissingDocuments
+from ragbias.frameworks.run_state import LocatedDocuments
 from ragbias.methods import RoToR
 
 TEXT = "Context: one gate. two gates. three gates. Which?"
@@ -166,3 +168,12 @@ def test_a_thread_without_code_of_the_users_warns_once(lm, policy):
             thread.start()
             thread.join()
     assert [each.category for each in seen] == [MissingDocumentsWarning]
+
+
+def test_a_warning_that_is_an_error_is_raised_each_time():
+    lines = WarnedLines()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(MissingDocumentsWarning, match="no documents"):
+                lines.warn("no documents", MissingDocumentsWarning)

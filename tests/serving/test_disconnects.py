@@ -164,6 +164,6 @@ async def test_leaving_in_preparation_holds_the_slot_until_thread_end(small_lm):
             pass
     ended.set()
     assert await asyncio.gather(*tasks[PREPARED_AT_ONCE:]) == [None, None]
-    await reached(lambda: served._waiting == 0)
+    await reached(lambda: served._queued == 0)
     async with served.queue_slot():
-        assert served._waiting == 1
+        assert served._queued == 1

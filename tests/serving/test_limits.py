@@ -17,8 +17,11 @@ from serving.conftest import CHAT, DOCUMENTS, QUESTION
 
 from ragbias.boundaries.recognisers import document_elements
 from ragbias.errors import ArgumentError, ModelFileError
+from ragbias.serving.engine import ServedModel
+from ragbias.serving.errors import ApiError
 from ragbias.serving.models import ModelSettings
-from ragbias.serving.server import JsonLines, log_to_stderr
+from ragbias.serving.server import JsonLines, Metrics, log_to_stderr
+from ragbias.serving.settings import ServerSettings
 from support.concurrency import wait_until
 from support.live_server import listening_app, local_app, logs_restored, serving
 
@@ -283,3 +286,23 @@ def test_the_command_refuses_in_one_line(cli, monkeypatch):
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
     with pytest.raises(ModelFileError, match=f"model '{tmp_path}' is not a folder with a config.json"):
         ModelSettings(model=str(tmp_path)).load()
+
+
+class IdleModel(ServedModel):
+    async def answer(self, request, settings, salt=""):
+        raise NotImplementedError
+
+    def pieces(self, request, settings, salt=""):
+        raise NotImplementedError
+
+
+async def test_running_requests_whose_clients_left_do_not_count_as_waiting():
+    metrics = Metrics()
+    model = IdleModel(None, "tiny", ServerSettings(max_waiting=1), metrics)
+    async with model.running(2):  # of a batch that has not noticed yet
+        assert metrics.waiting.labels("tiny")._value.get() == 0
+    async with model.queue_slot():
+        assert metrics.waiting.labels("tiny")._value.get() == 1
+        with pytest.raises(ApiError, match="1 requests are waiting"):
+            async with model.queue_slot():
+                pass
