@@ -30,6 +30,7 @@ from ragbias.binding.architectures import architecture_of, decoder_of
 from ragbias.call_site import warn
 from ragbias.errors import ReaderError, UnsupportedReaderWarning
 from ragbias.methods import Method, format_method, get
+from ragbias.models.kv_cache import kv_cache_of
 
 FILES = WEIGHTS, PEFT, READER = "adapter_model.safetensors", "adapter_config.json", "reader.json"
 PARTIAL = "partial"  # subfolder of an unfinished training
@@ -68,7 +69,7 @@ def apply_reader(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> I
 
     def record_cached_columns(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
         if _active.get() is state and kwargs is not None:  # None if another thread is removing a hook
-            cache = kwargs.get("past_key_values")
+            cache = kv_cache_of(kwargs)
             state.n_cached = 0 if cache is None else int(cache.get_seq_length())
 
     with ExitStack() as stack:

@@ -29,6 +29,7 @@ from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.attaching import attached_model
 from ragbias.generation.decoding import padded, processors, suffix_likelihoods
 from ragbias.methods import METHODS, JointMethod, Method, NoMethod
+from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora
 from ragbias_eval.cost import spread, synchronized_time
@@ -155,9 +156,9 @@ def _measure_times(
         chain = processors(GenerationSettings(), rule, None, len(prompts), model.device, likelihoods)
         cached, seen = start.cache, 0 if start.cache is None else start.cache.get_seq_length()
         for _ in range(settings.steps + 1):
-            output = model(ids[:, seen:], past_key_values=cached, use_cache=True, logits_to_keep=1)
+            output = model(ids[:, seen:], use_cache=True, logits_to_keep=1, **{KV_CACHE: cached})
             token = chain(ids, output.logits[:, -1].float()).argmax(-1, keepdim=True)
-            cached, seen, ids = output.past_key_values, ids.shape[1], torch.cat([ids, token], 1)
+            cached, seen, ids = output[KV_CACHE], ids.shape[1], torch.cat([ids, token], 1)
             times.append(synchronized_time(model.device))
     reused = sum(start.reused) / sum(len(each.ids) - len(each.suffix) for each in prompts)
     return times[1] - times[0], (times[-1] - times[1]) / settings.steps, reused

@@ -26,6 +26,7 @@ from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBiasError
 from ragbias.files import writing
 from ragbias.methods import DEFAULT_METHOD, AttentionMethod, JointMethod, Method, NoMethod
+from ragbias.models.kv_cache import KV_CACHE
 from ragbias_eval.cost import (
     Spread,
     describe_machine,
@@ -289,8 +290,8 @@ def _measure_times(
         token = _next_tokens(output)
         first = synchronized_time(model.device)
         for step in range(1, steps + 1):
-            cache = output.past_key_values
-            output = model(token, past_key_values=cache, use_cache=True, **batch.inputs(step))
+            cache = output[KV_CACHE]
+            output = model(token, use_cache=True, **{KV_CACHE: cache}, **batch.inputs(step))
             token = _next_tokens(output)
         return prefilled - attached, first - begin, (synchronized_time(model.device) - first) / steps
 

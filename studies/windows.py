@@ -21,6 +21,7 @@ from ragbias.generation.decoding import sequence_logprobs
 from ragbias.generation.scoring import continuation_ids, fuse_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Mixture
+from ragbias.models.kv_cache import KV_CACHE
 from studies.readers import Case, document_orders, render_prompt
 
 ANSWER_TOKENS = 32
@@ -138,7 +139,7 @@ class States:
         for begin in range(0, len(missing), WINDOWS):
             part = missing[begin : begin + WINDOWS]
             ids, _ = pad_right([[*before, *window] for before, window in part], model.device)
-            layers = model.model(ids, use_cache=True).past_key_values.layers
+            layers = model.model(ids, use_cache=True)[KV_CACHE].layers
             joined = torch.stack([torch.stack([layer.keys, layer.values]) for layer in layers])
             for index, (before, window) in enumerate(part):
                 first = len(before) if window else 0

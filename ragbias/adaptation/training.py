@@ -22,6 +22,7 @@ from ragbias.generation.scoring import fuse_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.methods.segments import SegmentMethod
+from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora, target_layers
 
@@ -75,9 +76,9 @@ def student_logits(
         if states is None and len(prompt.suffix) > 1 and isinstance(method, SegmentMethod | NoMethod):
             begin = prompt.spans[-1][1] + 1  # at least one token must follow the documents in their pass
             with torch.no_grad():
-                states = lm.model(ids[:, :begin], use_cache=True, logits_to_keep=1).past_key_values
+                states = lm.model(ids[:, :begin], use_cache=True, logits_to_keep=1)[KV_CACHE]
         seen = 0 if states is None else states.get_seq_length()
-        output = lm.model(ids[:, seen:], past_key_values=states, use_cache=True, logits_to_keep=len(target))
+        output = lm.model(ids[:, seen:], use_cache=True, logits_to_keep=len(target), **{KV_CACHE: states})
     logits: Tensor = output.logits[0]
     return logits
 
@@ -100,7 +101,7 @@ def _joint_logits(
                 "the prompt's length; use another model"
             )
         ids = after[:-1].expand(len(prompts), -1)
-        logits = lm.model(ids, past_key_values=start.cache, use_cache=True).logits.float()
+        logits = lm.model(ids, use_cache=True, **{KV_CACHE: start.cache}).logits.float()
     suffix, answer = logits.split([len(prompt.suffix) - 1, len(target)], dim=1)
     return fuse_logits(method, sequence_logprobs(suffix, after[1 : len(prompt.suffix)]), answer, target)
 

@@ -23,6 +23,7 @@ from ragbias.binding.architectures import architecture_of, attention_modules, de
 from ragbias.binding.session import Session, open_session
 from ragbias.errors import BindingError, UnsupportedModelError
 from ragbias.methods import AttentionCall, AttentionMethod, SequenceLayout
+from ragbias.models.kv_cache import KV_CACHE, OLD_NAME, kv_cache_of
 from ragbias.prompt import Span
 
 Rotation: TypeAlias = tuple[Tensor, Tensor] | None
@@ -134,11 +135,13 @@ class Binding(PlainBinding):
         if kwargs is None:
             return None
         kwargs = {**dict(zip(self._argument_names, args, strict=False)), **kwargs}
+        cache = kv_cache_of(kwargs)
         if current is not self:
-            if (cache := kwargs.get("past_key_values")) is not None:
+            if cache is not None:
                 self._sessions.pop(cache, None)  # the cache's next tokens run without this method
             return None
-        kwargs["past_key_values"] = cache = self._cache_for(kwargs)
+        kwargs.pop(OLD_NAME, None)
+        kwargs[KV_CACHE] = cache = self._cache_for(cache, kwargs.get("use_cache"))
         name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
         tokens: Tensor = kwargs[name]
         seen = 0 if cache is None else int(cache.get_seq_length())
@@ -152,9 +155,8 @@ class Binding(PlainBinding):
         self._pass.session, self._pass.prefill = session, seen == 0
         return (), kwargs
 
-    def _cache_for(self, kwargs: dict[str, Any]) -> Any:
+    def _cache_for(self, cache: Any, use_cache: bool | None) -> Any:
         """Return the cache for a forward pass. It stores all keys, even if the model has sliding windows."""
-        cache, use_cache = kwargs.get("past_key_values"), kwargs.get("use_cache")
         if getattr(cache, "is_compileable", False):
             raise UnsupportedModelError(f"{type(cache).__name__} is not supported; use the default dynamic cache")
         if not self._slides:
@@ -195,7 +197,7 @@ class Binding(PlainBinding):
         session, self._pass.session, self._pass.layer_input = self._pass.session, None, None
         if isinstance(output, tuple):
             raise BindingError("return_dict=False is not supported; remove it")
-        cache = output.past_key_values
+        cache = output.get(KV_CACHE)
         if cache is not None:
             self._sessions[cache] = session
             if self._pass.prefill:
@@ -251,8 +253,8 @@ class Binding(PlainBinding):
             layer=layer,
             n_layers=len(self.modules),
             query=query,
-            key=key,
-            value=value,
+            key=key.to(query.dtype),  # under autocast, only rotated tensors are float32
+            value=value.to(query.dtype),
             hidden=hidden,
             prefill=self._pass.prefill,
             layouts=session.layouts,

@@ -29,6 +29,7 @@ from ragbias.binding.architectures import Architecture, architecture_of, attenti
 from ragbias.binding.binding import Binding, PlainBinding, activate, active_binding_of, binding_of
 from ragbias.errors import MethodError, NoDocumentsError, UnsupportedModelError
 from ragbias.methods import AttentionMethod, Method, get
+from ragbias.models.kv_cache import kv_cache_of
 from ragbias.prompt import Span, check_spans
 
 PREFIX = "ragbias-over-"
@@ -312,18 +313,17 @@ def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple
     def forward(
         hidden_states: Tensor,
         position_bias: Tensor,
-        past_key_values: Any = None,
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         active = active_binding_of(module)
         if active is None:
-            return original(hidden_states, position_bias, past_key_values, attention_mask, **kwargs)
+            return original(hidden_states, position_bias, attention_mask=attention_mask, **kwargs)
         active.set_layer_input(hidden_states, None)
         projected = architecture.clipped(module, module.Wqkv(hidden_states))
         query, key, value = (part.transpose(1, 2) for part in architecture.split(module, projected))
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, module.layer_idx)
+        if (cache := kv_cache_of(kwargs)) is not None:
+            key, value = cache.update(key, value, module.layer_idx)
 
         def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
             return _mpt_attention(query, key, value, position_bias, attention_mask, module.softmax_scale)

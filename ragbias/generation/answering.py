@@ -28,6 +28,7 @@ from ragbias.generation.decoding import (
 from ragbias.generation.request import Generation, Request, Usage
 from ragbias.generation.scoring import logprobs_of
 from ragbias.methods import JointMethod
+from ragbias.models.kv_cache import KV_CACHE
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ class Answering:
             output: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=mask,
-                past_key_values=start.cache,
                 generation_config=config,
                 logits_processor=chain,
                 stopping_criteria=StoppingCriteriaList([watch]),
+                **{KV_CACHE: start.cache},
                 **functions,
             )
         logprobs = recorder.by_sequence(output) if recorder else None

@@ -86,11 +86,11 @@ UNSUPPORTED = (  # settings of a model's generation config that change ``generat
     "prefill_chunk_size", "prompt_lookup_num_tokens", "stop_strings", "token_healing", "use_mtp",
 )  # fmt: skip
 RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets, or that are not supported
-    *UNSUPPORTED, "assistant_model", "attention_mask", "constraints", "eos_token_id", "epsilon_cutoff", "eta_cutoff",
-    "force_words_ids", "generation_config", "input_ids", "logits_processor", "max_length", "min_p", "num_beam_groups",
-    "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits", "output_scores",
-    "pad_token_id", "past_key_values", "return_dict_in_generate", "stopping_criteria", "streamer", "top_h", "typical_p",
-    "use_cache",
+    *UNSUPPORTED, "assistant_model", "attention_mask", "cache", "constraints", "eos_token_id", "epsilon_cutoff",
+    "eta_cutoff", "force_words_ids", "generation_config", "input_ids", "logits_processor", "max_length", "min_p",
+    "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states",
+    "output_logits", "output_scores", "pad_token_id", "past_key_values", "return_dict_in_generate", "stopping_criteria",
+    "streamer", "top_h", "typical_p", "use_cache",
 }  # fmt: skip
 FLOATS = ("temperature", "top_p", "repetition_penalty")  # transformers rejects integers and NumPy's floats here
 _OF_TRANSFORMERS = vars(GenerationConfig()).keys()

@@ -30,6 +30,7 @@ from ragbias.checks import check_not_cancelled
 from ragbias.generation.decoding import memory_errors
 from ragbias.generation.request import check_length
 from ragbias.methods import METHODS, AttentionMethod, JointMethod, Method, NoMethod, SequenceCall, SequenceLayout
+from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import Span, TokenisedPrompt
 from ragbias.readers import Lora, apply_reader, reader_of
 
@@ -227,7 +228,7 @@ def run_tokens(binding: Binding, cache: DynamicCache, layout: SequenceLayout, to
         binding.resume(cache, [layout])
     with hooked(binding):
         ids = torch.tensor([tokens], device=binding.model.device)
-        binding.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        binding.model(ids, use_cache=True, logits_to_keep=1, **{KV_CACHE: cache})
 
 
 def copy_states(cache: DynamicCache, begin: int, end: int) -> States:

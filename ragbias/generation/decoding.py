@@ -26,6 +26,7 @@ from ragbias.errors import NonFiniteLogitsError, OutOfMemoryError, find_memory_e
 from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.request import Generation
 from ragbias.methods import JointMethod, Method
+from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import Span, TokenisedPrompt
 
 CONTEXT = 4  # number of preceding tokens that can change the text of a token
@@ -79,7 +80,7 @@ def suffix_likelihoods(
     likelihoods = torch.zeros(len(prompts), device=model.device)
     for begin in range(0, len(suffix) - 1, PIECE):
         piece = suffix[begin : begin + PIECE + 1]
-        logits = model(piece[:-1].expand(len(prompts), -1), past_key_values=cache, use_cache=True).logits
+        logits = model(piece[:-1].expand(len(prompts), -1), use_cache=True, **{KV_CACHE: cache}).logits
         likelihoods += sequence_logprobs(logits, piece[1:])
     return likelihoods
 

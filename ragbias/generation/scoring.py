@@ -19,6 +19,7 @@ from ragbias.generation.decoding import RequireFinite, suffix_likelihoods
 from ragbias.generation.request import Request
 from ragbias.methods import JointMethod, Method, NoMethod, VotingMethod
 from ragbias.models.control_tokens import encode
+from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import TokenisedPrompt
 
 
@@ -124,10 +125,10 @@ def prefill(
     """Return logits float32 ``[V]`` after a prompt, and its cache. ``cache`` may contain the prompt's beginning."""
     computed = 0 if cache is None else cache.get_seq_length()
     prompt = torch.tensor([list(ids[computed:])], device=model.device)
-    output = model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    output = model(prompt, use_cache=True, logits_to_keep=1, **{KV_CACHE: cache})
     logits = output.logits[0, 0].float()
     RequireFinite()(prompt, logits)
-    return logits, output.past_key_values
+    return logits, output[KV_CACHE]
 
 
 def continue_prefill(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target: Sequence[int]) -> Tensor:
@@ -138,7 +139,7 @@ def continue_prefill(model: PreTrainedModel, first: Tensor, cache: DynamicCache,
     if len(target) == 1:
         return first[None]
     ids = torch.tensor([list(target[:-1])], device=model.device)
-    later = model(ids, past_key_values=cache, use_cache=True).logits[0].float()
+    later = model(ids, use_cache=True, **{KV_CACHE: cache}).logits[0].float()
     RequireFinite()(ids, later)
     return torch.cat([first[None], later])
 

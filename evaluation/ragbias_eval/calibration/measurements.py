@@ -19,6 +19,7 @@ from ragbias.generation.scoring import prefill
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionCall, AttentionMethod, ChannelScaling, NoMethod, SequenceLayout
 from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import TokenisedPrompt
 from ragbias_eval.calibration.samples import CalibrationSettings, Sample, draw_strings
 
@@ -158,5 +159,5 @@ def _compute_logits(
         binding.resume(cache, [SequenceLayout(0, int(cache.get_seq_length()), (), ())])
         context = hooked(binding)
     with context:
-        logits: Tensor = model(ids, past_key_values=cache, use_cache=True).logits[0]
+        logits: Tensor = model(ids, use_cache=True, **{KV_CACHE: cache}).logits[0]
     return logits.float()

@@ -15,6 +15,7 @@ from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of
 from ragbias.generation.attaching import copy_states
 from ragbias.generation.decoding import memory_errors
+from ragbias.models.kv_cache import KV_CACHE
 from ragbias.serving.errors import ApiError
 from ragbias_vllm.plans import Part, Plan, method_of, parts_of
 
@@ -61,5 +62,5 @@ class JointDocuments:
         cache, prompt = DynamicCache(), [*ids[: plan.end], ids[plan.end - 1]]
         tokens = torch.tensor([prompt], device=self._model.device)
         with memory_errors([plan.end], self._model.device), hooked(binding):
-            self._model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self._model(tokens, use_cache=True, logits_to_keep=1, **{KV_CACHE: cache})
         return cache
