@@ -120,7 +120,7 @@ class Binding(PlainBinding):
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
 
     def copy_session(self, cache: DynamicCache, copied: DynamicCache) -> None:
-        """Copy the session of a cache to a copy of that cache."""
+        """Record for ``copied``, a copy of ``cache``, that it has the same session."""
         if (session := self._sessions.get(cache)) is not None:
             self._sessions[copied] = copy.deepcopy(session)
 

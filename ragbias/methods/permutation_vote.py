@@ -16,8 +16,8 @@ from ragbias.methods.base import VotingMethod, canonical_order
 class PermutationVote(VotingMethod):
     """Answer with several orders of the documents, and return the majority answer.
 
-    The orders are distinct random shuffles. If ``samples`` is at least the number of possible orders, all orders run
-    equally often: two documents and 5 samples give 4 answers, two per order. Ties are broken by the mean
+    The orders are distinct random shuffles. If ``samples`` is larger than the number of possible orders, each order
+    runs ``samples // orders`` times: with two documents and 5 samples, both run twice. Ties are broken by the mean
     log-probability per token. The shuffles start from a canonical order, so answers are order-invariant.
 
     Args:

@@ -99,7 +99,7 @@ class SegmentMethod(AttentionMethod):
         """Compute attention of the tokens after the documents, in the prompt or generated.
 
         Args:
-            keys: ``[G, K, d]``, already encoded: at the offset in a segment, or without ``starts``, at the position.
+            keys: ``[G, K, d]``, encoded at their offsets in the segments; at their positions if ``starts`` is None.
             starts: positions of the ``n + 2`` segments, ``[H or 1, Q or 1, n + 2]``. The segments are the prefix, the
                 ``documents`` and the suffix.
         """
