@@ -13,5 +13,5 @@ from .run_state import Runs as Runs
 from .run_state import add_framework as add_framework
 from .tool_formats import ToolCall as ToolCall
 from .tool_use import AnswerFormat as AnswerFormat
-from .tool_use import GrowingAnswer as GrowingAnswer
+from .tool_use import StreamedPart as StreamedPart
 from .tool_use import answer_format as answer_format

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_serializer
 from pydantic.functional_validators import InstanceOf, SkipValidation, model_validator
@@ -30,10 +30,11 @@ from ragbias.errors import (
     MissingDocumentsWarning,
     NoDocumentsError,
 )
+from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.frameworks.options import RagBiasOptions, with_options
 from ragbias.frameworks.remote import LanguageModel, RemoteLM, RemoteRequest
 from ragbias.frameworks.run_state import LastReports, LocatedDocuments, Owner
-from ragbias.frameworks.tool_use import AnswerFormat
+from ragbias.frameworks.tool_use import AnswerFormat, GrowingAnswer, StreamedPart
 from ragbias.generation import Generation, GenerationSettings, Report, Request, Stream
 from ragbias.generation.arguments import SAMPLING
 from ragbias.limits import OnMissing
@@ -42,6 +43,7 @@ from ragbias.methods import Method
 from ragbias.models.loading import load_model, load_tokenizer
 from ragbias.models.named import no_model_message
 
+T = TypeVar("T")
 DEFAULTS = ("stop", "logprobs", "max_tokens", "max_new_tokens", *SAMPLING)  # fields that a call may override
 NOT_SETTINGS = ("documents", "method")  # arguments that do not control generation
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
@@ -71,7 +73,33 @@ class PreparedCall:
         """Answer the request. Setting ``cancelled`` stops the computation at the next token."""
         return self.lm.answer([self.request], self.settings, cancelled)[0]
 
-    def stream(self) -> Stream:
+    def stream(self, convert: Callable[[StreamedPart], T]) -> Generator[T, None, None]:
+        """Stream the answer, and convert each part. Closing or deleting the generator stops the computation."""
+        stream, growing = self._open_stream(), GrowingAnswer(self.form)
+
+        def parts() -> Generator[T, None, None]:
+            with stream:
+                for piece in stream:
+                    if new := growing.add(piece):
+                        yield convert(StreamedPart(new, growing.shown))
+            yield convert(StreamedPart("", growing.shown, stream.generation))
+
+        return parts()
+
+    def astream(self, convert: Callable[[StreamedPart], T]) -> AsyncGenerator[T, None]:
+        """Like ``stream``, without blocking the event loop."""
+        stream, growing = self._open_stream(), GrowingAnswer(self.form)
+
+        async def parts() -> AsyncGenerator[T, None]:
+            async with aclosing(bridge.pieces(stream)) as pieces:
+                async for piece in pieces:
+                    if new := growing.add(piece):
+                        yield convert(StreamedPart(new, growing.shown))
+            yield convert(StreamedPart("", growing.shown, stream.generation))
+
+        return parts()
+
+    def _open_stream(self) -> Stream:
         """Open a stream. Its report is stored at once, because the caller may close the stream early."""
         stream = self.lm.stream_answer(self.request, self.settings)
         self.store_report(stream.report.as_dict())

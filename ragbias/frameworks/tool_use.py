@@ -219,6 +219,21 @@ def answer_format(
     return AnswerFormat(tools, beginning)
 
 
+@dataclass(frozen=True)
+class StreamedPart:
+    """A part of a streamed answer.
+
+    Attributes:
+        new: the new content, without text that may belong to a tool call.
+        shown: the content of all parts so far.
+        generation: the complete answer, only in the last part. Its content may be longer than ``shown``.
+    """
+
+    new: str
+    shown: str
+    generation: Generation | None = None
+
+
 class GrowingAnswer:
     """A streamed answer that may contain tool calls. ``shown`` is the content that was emitted so far."""
 

@@ -35,7 +35,7 @@ from langchain_ragbias.messages import (
 )
 from ragbias import Generation
 from ragbias.errors import ArgumentError, ChatTemplateError, WrongTypeError
-from ragbias.frameworks import GrowingAnswer, PreparedCall, ToolCall, answer_format
+from ragbias.frameworks import PreparedCall, StreamedPart, ToolCall, answer_format
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.frameworks.chat_documents import join_parts, render_conversation
 
@@ -211,12 +211,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         prepared = self._to_call(messages, stop, begin_request(run_manager), kwargs)
-        growing = GrowingAnswer(prepared.form)
-        with prepared.stream() as stream:
-            for piece in stream:
-                if shown := growing.add(piece):
-                    yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
-            yield self._make_last_chunk(prepared, stream.generation, growing)
+        yield from prepared.stream(partial(self._to_chunk, prepared))
 
     async def _astream(
         self,
@@ -227,13 +222,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> AsyncIterator[ChatGenerationChunk]:
         parent = begin_request(run_manager)
         prepared = await bridge.run(lambda _: self._to_call(messages, stop, parent, kwargs))
-        growing = GrowingAnswer(prepared.form)
-        stream = prepared.stream()
-        async with aclosing(bridge.pieces(stream)) as pieces:
-            async for piece in pieces:
-                if shown := growing.add(piece):
-                    yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
-        yield self._make_last_chunk(prepared, stream.generation, growing)
+        async with aclosing(prepared.astream(partial(self._to_chunk, prepared))) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     def bind_tools(
         self, tools: Sequence[ToolLike], *, tool_choice: str | bool | dict[str, Any] | None = None, **kwargs: Any
@@ -316,13 +307,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         answer = answer_message(content, calls, **self._metadata(prepared, generation, calls))
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
-    def _make_last_chunk(
-        self, prepared: PreparedCall, generation: Generation, growing: GrowingAnswer
-    ) -> ChatGenerationChunk:
-        content, calls = prepared.form.read(generation.text)
-        return ChatGenerationChunk(
-            message=last_chunk(growing.rest(content), calls, **self._metadata(prepared, generation, calls))
-        )
+    def _to_chunk(self, prepared: PreparedCall, part: StreamedPart) -> ChatGenerationChunk:
+        if part.generation is None:
+            return ChatGenerationChunk(message=AIMessageChunk(content=part.new))
+        content, calls = prepared.form.read(part.generation.text)
+        metadata = self._metadata(prepared, part.generation, calls)
+        return ChatGenerationChunk(message=last_chunk(content[len(part.shown) :], calls, **metadata))
 
     def _metadata(self, prepared: PreparedCall, generation: Generation, calls: Sequence[ToolCall]) -> dict[str, Any]:
         metadata = {"model_name": self.model_id, **prepared.finish(generation)}

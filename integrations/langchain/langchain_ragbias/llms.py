@@ -19,7 +19,7 @@ from langchain_ragbias.arguments import TypedCalls
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.listener import begin_request, listener, locate_documents
 from ragbias import Generation
-from ragbias.frameworks import PreparedCall
+from ragbias.frameworks import PreparedCall, StreamedPart
 from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.generation import Usage
 
@@ -103,13 +103,10 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
         (prepared,) = self._to_calls([prompt], stop, begin_request(run_manager), kwargs)
-        with prepared.stream() as stream:
-            for piece in stream:
-                chunk = GenerationChunk(text=piece)
-                if run_manager:
-                    run_manager.on_llm_new_token(piece, chunk=chunk)
-                yield chunk
-            yield GenerationChunk(text="", generation_info=_generation_info(prepared, stream.generation))
+        for chunk in prepared.stream(partial(_to_chunk, prepared)):
+            if run_manager and chunk.text:
+                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
 
     async def _astream(
         self,
@@ -120,14 +117,11 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
     ) -> AsyncIterator[GenerationChunk]:
         parent = begin_request(run_manager)
         (prepared,) = await bridge.run(lambda _: self._to_calls([prompt], stop, parent, kwargs))
-        stream = prepared.stream()
-        async with aclosing(bridge.pieces(stream)) as pieces:
-            async for piece in pieces:
-                chunk = GenerationChunk(text=piece)
-                if run_manager:
-                    await run_manager.on_llm_new_token(piece, chunk=chunk)
+        async with aclosing(prepared.astream(partial(_to_chunk, prepared))) as chunks:
+            async for chunk in chunks:
+                if run_manager and chunk.text:
+                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
-        yield GenerationChunk(text="", generation_info=_generation_info(prepared, stream.generation))
 
     def _to_calls(
         self, prompts: list[str], stop: list[str] | None, parent: UUID | None, arguments: dict[str, Any]
@@ -160,6 +154,11 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         ]
         usage = sum((answer.usage for answer in answers), Usage(0, 0)).as_dict()
         return LLMResult(generations=texts, llm_output={"token_usage": usage, "model_name": self.model_id})
+
+
+def _to_chunk(prepared: PreparedCall, part: StreamedPart) -> GenerationChunk:
+    info = None if part.generation is None else _generation_info(prepared, part.generation)
+    return GenerationChunk(text=part.new, generation_info=info)
 
 
 def _generation_info(prepared: PreparedCall, generation: Generation) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
@@ -46,7 +45,6 @@ from ragbias.frameworks import (
     AnswerFormat,
     Call,
     FrameworkModel,
-    GrowingAnswer,
     LastReports,
     PreparedCall,
     answer_format,
@@ -339,28 +337,10 @@ async def _arespond(to_call: Callable[[], PreparedCall], convert: Convert[Respon
 
 def _stream(prepared: PreparedCall, convert: Convert[Response]) -> Generator[Response, None, None]:
     """Stream the answer. Errors of the request are raised here, before the first piece is read."""
-    stream, growing = prepared.stream(), GrowingAnswer(prepared.form)
-
-    def chunks() -> Generator[Response, None, None]:
-        with closing(stream):
-            for piece in stream:
-                if delta := growing.add(piece):
-                    yield convert(Reply(growing.shown, delta))
-        yield convert(Reply.of(prepared, stream.generation, growing.shown))
-
-    return chunks()
+    return prepared.stream(lambda part: convert(Reply.of_part(prepared, part)))
 
 
 async def _astream(to_call: Callable[[], PreparedCall], convert: Convert[Response]) -> AsyncGenerator[Response, None]:
     """Prepare a call and stream the answer, both outside the event loop."""
     prepared = await bridge.run(lambda _: to_call())
-    stream, growing = prepared.stream(), GrowingAnswer(prepared.form)
-
-    async def chunks() -> AsyncGenerator[Response, None]:
-        async with aclosing(bridge.pieces(stream)) as pieces:
-            async for piece in pieces:
-                if delta := growing.add(piece):
-                    yield convert(Reply(growing.shown, delta))
-        yield convert(Reply.of(prepared, stream.generation, growing.shown))
-
-    return chunks()
+    return prepared.astream(lambda part: convert(Reply.of_part(prepared, part)))

@@ -26,7 +26,7 @@ from llama_index.core.tools.types import BaseTool
 
 from ragbias import Generation
 from ragbias.errors import ArgumentError, RagBiasError
-from ragbias.frameworks import PreparedCall
+from ragbias.frameworks import PreparedCall, StreamedPart
 from ragbias.frameworks.chat_documents import ChatDocument
 from ragbias.frameworks.tool_formats import call_id
 from ragbias.frameworks.tool_use import Tool, parse_tool_choice, template_call
@@ -184,6 +184,13 @@ class Reply:
         errors = tuple(f"{call.name or 'a call'}: {call.error}" for call in malformed)
         details = {"usage": generation.usage.as_dict(), **prepared.finish(generation)}
         return cls(text, None if shown is None else text[len(shown) :], details, calls, errors)
+
+    @classmethod
+    def of_part(cls, prepared: PreparedCall, part: StreamedPart) -> Reply:
+        """Return a part of a streamed answer."""
+        if part.generation is None:
+            return cls(part.shown, part.new)
+        return cls.of(prepared, part.generation, part.shown)
 
     def completion(self) -> CompletionResponse:
         """Return the response to a completion request."""
