@@ -105,7 +105,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             recent = runs.retrievals.registry()
             for document in bound_args.arguments["nodes"]:
                 content = document.get_content(MetadataMode.NONE)
-                texts = _joined_texts([content], recent)
+                texts = _split_joined(content, recent)
                 if sum(map(len, texts)) > len(content) / 2:  # a file may contain a few retrieved texts by chance
                     self._texts_by_document[document.node_id] = texts
                 if len(self._texts_by_document) > MAX_JOINED:
@@ -254,7 +254,7 @@ def locate_documents(
 def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter | None) -> Boundaries:
     synthesis, recent = current_synthesis(), runs.retrievals.registry()
     texts, failures = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
-    run = _joined_texts(texts, recent) or texts
+    run = (_split_joined(texts[0], recent) if len(texts) == 1 else ()) or texts
     found = locate(prompt, documents=documents, run=[run], registry=recent, segmenter=segmenter)
     if synthesis and synthesis.one_by_one and found.source == "run" and found.n_found == 1:
         found = replace(found, n_expected=1, n_absent=0, reason="")
@@ -265,13 +265,15 @@ def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter |
     return replace(found, n_expected=found.n_expected + n_unread, reason=reason)
 
 
-def _joined_texts(texts: Sequence[str], recent: Registry | None) -> Sequence[str]:
-    """Return the retrieved texts that a single text joins with line breaks. Otherwise return ``()``."""
-    if len(texts) != 1 or recent is None:
-        return ()
-    node = f"\n{texts[0].strip()}\n"
-    for retrieval in recent.candidates():
-        inside = [text for text in retrieval if f"\n{text.strip()}\n" in node and len(text.strip()) < len(node) - 2]
+def _split_joined(text: str, recent: Registry | None) -> Sequence[str]:
+    """Return the texts of a retrieval that a node's text joins with line breaks; ``()`` if there are fewer than two.
+
+    These texts replace the node's text, so they must be whole lines. ``locate`` also ignores a text that joins longer
+    texts in other ways.
+    """
+    node = f"\n{text.strip()}\n"
+    for retrieval in recent.candidates() if recent else ():
+        inside = [part for part in retrieval if f"\n{part.strip()}\n" in node and len(part.strip()) < len(node) - 2]
         if len(inside) > 1:
             return inside
     return ()
