@@ -30,6 +30,22 @@ def test_langchain_runs_it_in_every_order(tiny, reader, shared):
         llm.invoke(TEXT.format("\n\n".join(DOCS)), documents=DOCS, method=f"ape(reader={reader})")
 
 
+@pytest.mark.parametrize("given", ["name", "model", "lm"])
+@pytest.mark.parametrize("framework", ["langchain", "llama_index"])
+def test_a_missing_reader_is_refused_at_construction(tiny, framework, given):
+    from llama_index.llms.ragbias import RagBiasLLM
+
+    from langchain_ragbias import ChatRagBias
+
+    model = {
+        "name": {"model": "tiny"},
+        "model": {"model": tiny.model, "tokenizer": tiny.tokenizer},
+        "lm": {"lm": tiny},
+    }[given]
+    with pytest.raises(ReaderError, match="reader 'nope' is not a folder; expected 'smollm2-mixture'"):
+        {"langchain": ChatRagBias, "llama_index": RagBiasLLM}[framework](**model, method="pcw", reader="nope")
+
+
 def test_llama_index_runs_it_in_every_order(reader):
     from llama_index.llms.ragbias import RagBiasLLM
 

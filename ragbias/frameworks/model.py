@@ -42,6 +42,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.models.loading import load_model, load_tokenizer
 from ragbias.models.named import no_model_message
+from ragbias.readers import reader_of
 
 T = TypeVar("T")
 DEFAULTS = ("stop", "logprobs", "max_tokens", "max_new_tokens", *SAMPLING)  # fields that a call may override
@@ -365,7 +366,9 @@ class FrameworkModel(BaseModel):
         self.document_cache = lm.cache
         if self.method is None:
             self.method = lm.method
-        methods.get(self.method, lm.name)
+        method = methods.get(self.method, lm.name)
+        if method.reader and isinstance(lm, DebiasedLM):
+            reader_of(lm.model, method, lm.name)  # raises an error if the reader does not fit
         self.options = self.options.model_copy(update=settings)
 
     @model_validator(mode="wrap")
