@@ -165,7 +165,7 @@ class MissingDocuments:
             raise NoDocumentsError(message) if missing == "all" else DocumentNotFoundError(message)
         kind = re.sub(r"\d+", "", report.reason)
         warn = partial(self._lines.warn, message, MissingDocumentsWarning, kind)
-        if located.warn_at_end is None or report.n_expected or report.n_found or located.suspected:
+        if located.warn_at_end is None or report.n_expected or report.n_found:
             warn()
         else:
             located.warn_at_end.append(warn)

@@ -348,13 +348,12 @@ class LocatedDocuments:
     """The documents in a prompt, and how to check for missing documents.
 
     Attributes:
-        suspected: whether documents may be missing because a retrieval was not recorded.
-        warn_at_end: functions to call at the end of a run that retrieved no documents; ``None`` outside a run.
+        warn_at_end: functions to call at the end of a run that retrieved no documents; ``None`` warns at once, outside
+            a run or if retrievals may not have been recorded.
         must_be_complete: whether missing documents are a mistake.
     """
 
     boundaries: Boundaries
-    suspected: bool = False
     warn_at_end: list[Callable[[], None]] | None = None
     must_be_complete: bool = True
 

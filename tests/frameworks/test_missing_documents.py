@@ -134,12 +134,6 @@ def test_in_a_run_the_warning_waits_for_its_end(lm, policy):
         located.warn_at_end[0]()
 
 
-def test_a_suspicion_warns(lm, policy):
-    located = LocatedDocuments(found("none", 0, 0), suspected=True, warn_at_end=[])
-    with pytest.warns(MissingDocumentsWarning):
-        policy.check(lm.prepare("Hello.", boundaries=found("none", 0, 0)), located, "warn")
-
-
 def test_a_complete_source_misses_what_a_chain_may_drop(lm, policy):
     boundaries = found("run", 3, 2, absent=1)
     policy.check(lm.prepare(TEXT, boundaries=boundaries), LOCATED, "raise")

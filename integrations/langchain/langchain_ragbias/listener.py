@@ -233,7 +233,7 @@ def locate_documents(
         segmenter=segmenter,
     )
     boundaries = replace(boundaries, reason="; ".join(filter(None, (boundaries.reason, run.failure))))
-    return LocatedDocuments(boundaries, bool(run.failure), run.warn_at_end)
+    return LocatedDocuments(boundaries, None if run.failure else run.warn_at_end)
 
 
 def install_listener(*, searches: bool = True) -> None:

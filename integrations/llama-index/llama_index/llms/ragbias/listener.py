@@ -248,7 +248,7 @@ def locate_documents(
     """
     boundaries = boundaries or _locate(prompt, current_documents() if documents is None else documents, segmenter)
     warn_at_end = runs.get(_run.get()).warn_at_end
-    return LocatedDocuments(boundaries, warn_at_end=warn_at_end, must_be_complete=_extraction.get() is None)
+    return LocatedDocuments(boundaries, warn_at_end, must_be_complete=_extraction.get() is None)
 
 
 def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter | None) -> Boundaries:
