@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from langchain_core.documents import Document
-from langchain_core.language_models import LanguageModelInput
+from langchain_core.language_models import LanguageModelInput as Input
 from langchain_core.runnables import RunnableConfig
 from typing_extensions import Unpack
 
@@ -28,6 +28,8 @@ FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_r
 STOCK_BACKENDS = ("default", "pipeline")  # names that HuggingFacePipeline accepts
 Output = TypeVar("Output")
 Chunk = TypeVar("Chunk")
+Stop = list[str] | None
+Config = RunnableConfig | None
 
 
 class CallArguments(SamplingArguments, total=False):
@@ -60,39 +62,19 @@ class TypedCalls(Generic[Output, Chunk]):
     if TYPE_CHECKING:
 
         def invoke(
-            self,
-            input: LanguageModelInput,
-            config: RunnableConfig | None = None,
-            *,
-            stop: list[str] | None = None,
-            **kwargs: Unpack[CallArguments],
+            self, input: Input, config: Config = None, *, stop: Stop = None, **kwargs: Unpack[CallArguments]
         ) -> Output: ...
 
         async def ainvoke(
-            self,
-            input: LanguageModelInput,
-            config: RunnableConfig | None = None,
-            *,
-            stop: list[str] | None = None,
-            **kwargs: Unpack[CallArguments],
+            self, input: Input, config: Config = None, *, stop: Stop = None, **kwargs: Unpack[CallArguments]
         ) -> Output: ...
 
         def stream(
-            self,
-            input: LanguageModelInput,
-            config: RunnableConfig | None = None,
-            *,
-            stop: list[str] | None = None,
-            **kwargs: Unpack[CallArguments],
+            self, input: Input, config: Config = None, *, stop: Stop = None, **kwargs: Unpack[CallArguments]
         ) -> Iterator[Chunk]: ...
 
         def astream(
-            self,
-            input: LanguageModelInput,
-            config: RunnableConfig | None = None,
-            *,
-            stop: list[str] | None = None,
-            **kwargs: Unpack[CallArguments],
+            self, input: Input, config: Config = None, *, stop: Stop = None, **kwargs: Unpack[CallArguments]
         ) -> AsyncIterator[Chunk]: ...
 
 

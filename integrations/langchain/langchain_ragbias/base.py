@@ -7,24 +7,28 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import torch
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LangSmithParams
 from langchain_core.outputs import LLMResult
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from langchain_ragbias import arguments
+from langchain_ragbias.arguments import Stop
 from langchain_ragbias.listener import reports
 from ragbias import DebiasedLM
 from ragbias.boundaries.sources import check_reusable, current_documents, document_texts
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import Call, FrameworkModel, LastReports, RagBiasOptions, rename_arguments
+from ragbias.frameworks import FrameworkModel, LastReports, RagBiasOptions, rename_arguments
 from ragbias.frameworks.options import StopStrings
 from ragbias.frameworks.remote import LanguageModel
 from ragbias.generation.arguments import rename_max_tokens
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
 T = TypeVar("T")
+RunManager = CallbackManagerForLLMRun | None
+AsyncRunManager = AsyncCallbackManagerForLLMRun | None
 STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are not fields
 
 
@@ -83,8 +87,8 @@ class RagBiasModel(FrameworkModel):
             raise ArgumentError("model_kwargs are for loading a model, but lm is given; leave out model_kwargs")
         return False
 
-    def _merge_call(self, given: Mapping[str, Any], stop: list[str] | None) -> Call:
-        """Merge the fields with the arguments of a call, which take precedence unless they are ``None``."""
+    def _convert_arguments(self, given: Mapping[str, Any], stop: Stop) -> dict[str, Any]:
+        """Convert the arguments of a call for ``merge_arguments``. Arguments that are ``None`` are dropped."""
         call = {name: value for name, value in {**given, "stop": stop}.items() if value is not None}
         call.pop("stream", None)
         if not call.pop("skip_prompt", True):
@@ -96,7 +100,7 @@ class RagBiasModel(FrameworkModel):
             call["documents"] = document_texts(call["documents"])
         if "pipeline_kwargs" in call:
             call = {**arguments.convert_pipeline_kwargs(call.pop("pipeline_kwargs")), **call}
-        return self.merge_arguments(call, self.model_id, self.batch_size)
+        return call
 
     def _record_report(self, result: T) -> T:
         """Store the report of a result's last answer in the caller's context. Return the result.
@@ -171,7 +175,7 @@ class RagBiasModel(FrameworkModel):
             **({} if documents is None else {"documents": hashlib.sha256(repr(documents).encode()).hexdigest()}),
         }
 
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+    def _get_ls_params(self, stop: Stop = None, **kwargs: Any) -> LangSmithParams:
         params: LangSmithParams = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]  # of LangChain's class
         return LangSmithParams(
             **{**params, "ls_provider": "ragbias", "ls_model_name": kwargs.get("model", self.model_id)}

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
+from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -18,8 +18,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from pydantic import BaseModel, model_validator
 
-from langchain_ragbias.arguments import FORMAT, TypedCalls
-from langchain_ragbias.base import RagBiasModel
+from langchain_ragbias.arguments import FORMAT, Config, Stop, TypedCalls
+from langchain_ragbias.base import AsyncRunManager, RagBiasModel, RunManager
 from langchain_ragbias.batching import arun_batched, current_slot, raise_first_error, run_batched
 from langchain_ragbias.listener import artifact_texts, begin_request, locate_documents, parent_run, reports
 from langchain_ragbias.llms import RagBiasPipeline
@@ -40,6 +40,7 @@ from ragbias.frameworks import asyncio_bridge as bridge
 from ragbias.frameworks.chat_documents import join_parts, render_conversation
 
 T = TypeVar("T")
+Configs = Config | list[RunnableConfig]
 
 
 class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatModel):  # type: ignore[misc]  # see TypedCalls
@@ -89,7 +90,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def batch(
         self,
         inputs: list[LanguageModelInput],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
+        config: Configs = None,
         *,
         return_exceptions: bool = False,
         **kwargs: Any,
@@ -102,7 +103,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     async def abatch(
         self,
         inputs: list[LanguageModelInput],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
+        config: Configs = None,
         *,
         return_exceptions: bool = False,
         **kwargs: Any,
@@ -115,7 +116,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def generate(
         self,
         messages: list[list[BaseMessage]],
-        stop: list[str] | None = None,
+        stop: Stop = None,
         callbacks: Callbacks = None,
         *,
         run_id: UUID | None = None,
@@ -130,7 +131,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     async def agenerate(
         self,
         messages: list[list[BaseMessage]],
-        stop: list[str] | None = None,
+        stop: Stop = None,
         callbacks: Callbacks = None,
         *,
         run_id: UUID | None = None,
@@ -158,10 +159,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             return super().get_num_tokens_from_messages(messages)
 
     def _make_runs(
-        self,
-        invoke: Callable[..., T],
-        inputs: Sequence[LanguageModelInput],
-        config: RunnableConfig | list[RunnableConfig] | None,
+        self, invoke: Callable[..., T], inputs: Sequence[LanguageModelInput], config: Configs
     ) -> tuple[list[Callable[[], T]], int]:
         """Return the runs and the batch size. A run is a function that invokes the model with one input."""
         configs = get_config_list(config, len(inputs))
@@ -185,40 +183,24 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     # LangChain's hooks
 
     def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
     ) -> ChatResult:
         return self._to_result(*self._respond(messages, stop, begin_request(run_manager), kwargs))
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> ChatResult:
         parent = parent_run(run_manager)
         return self._to_result(*await bridge.run(partial(self._respond, messages, stop, parent, kwargs)))
 
     def _stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
         prepared = self._to_call(messages, stop, begin_request(run_manager), kwargs)
         yield from prepared.stream(partial(self._to_chunk, prepared))
 
     async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         parent = begin_request(run_manager)
         prepared = await bridge.run(lambda _: self._to_call(messages, stop, parent, kwargs))
@@ -277,7 +259,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def _respond(
         self,
         messages: list[BaseMessage],
-        stop: list[str] | None,
+        stop: Stop,
         parent: UUID | None,
         arguments: dict[str, Any],
         cancelled: threading.Event | None = None,
@@ -288,13 +270,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         return prepared, prepared.run(cancelled)
 
     def _to_call(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        parent: UUID | None,
-        arguments: dict[str, Any],
+        self, messages: list[BaseMessage], stop: Stop, parent: UUID | None, arguments: dict[str, Any]
     ) -> PreparedCall:
-        call = self._merge_call({name: value for name, value in arguments.items() if name not in FORMAT}, stop)
+        given = {name: value for name, value in arguments.items() if name not in FORMAT}
+        call = self.merge_arguments(self._convert_arguments(given, stop), self.model_id, self.batch_size)
         tools, choice, requested_format = map(arguments.get, FORMAT)
         form = answer_format(self.lm, tool_schemas(tools), choice, requested_format)
         chat = render_conversation(self.lm.chat_text, template_messages(messages), form, call.documents)

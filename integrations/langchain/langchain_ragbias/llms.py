@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
+from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 
-from langchain_ragbias.arguments import TypedCalls
-from langchain_ragbias.base import RagBiasModel
+from langchain_ragbias.arguments import Stop, TypedCalls
+from langchain_ragbias.base import AsyncRunManager, RagBiasModel, RunManager
 from langchain_ragbias.listener import begin_request, listener, locate_documents
 from ragbias import Generation
 from ragbias.frameworks import PreparedCall, StreamedPart
@@ -65,42 +65,30 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         return {**super()._identifying_params, **({"call": call} if call else {})}
 
     def generate(
-        self, prompts: list[str], stop: list[str] | None = None, callbacks: PromptCallbacks = None, **kwargs: Any
+        self, prompts: list[str], stop: Stop = None, callbacks: PromptCallbacks = None, **kwargs: Any
     ) -> LLMResult:
         with _added_to_cache_key(kwargs):
             return self._record_report(super().generate(prompts, stop, callbacks, **kwargs))
 
     async def agenerate(
-        self, prompts: list[str], stop: list[str] | None = None, callbacks: PromptCallbacks = None, **kwargs: Any
+        self, prompts: list[str], stop: Stop = None, callbacks: PromptCallbacks = None, **kwargs: Any
     ) -> LLMResult:
         with _added_to_cache_key(kwargs):
             return self._record_report(await super().agenerate(prompts, stop, callbacks, **kwargs))
 
     def _generate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, prompts: list[str], stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
     ) -> LLMResult:
         return self._to_result(*self._respond(prompts, stop, begin_request(run_manager), kwargs))
 
     async def _agenerate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, prompts: list[str], stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> LLMResult:
         parent = begin_request(run_manager)
         return self._to_result(*await bridge.run(partial(self._respond, prompts, stop, parent, kwargs)))
 
     def _stream(
-        self,
-        prompt: str,
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, prompt: str, stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
     ) -> Iterator[GenerationChunk]:
         (prepared,) = self._to_calls([prompt], stop, begin_request(run_manager), kwargs)
         for chunk in prepared.stream(partial(_to_chunk, prepared)):
@@ -109,11 +97,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
             yield chunk
 
     async def _astream(
-        self,
-        prompt: str,
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, prompt: str, stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> AsyncIterator[GenerationChunk]:
         parent = begin_request(run_manager)
         (prepared,) = await bridge.run(lambda _: self._to_calls([prompt], stop, parent, kwargs))
@@ -124,9 +108,9 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
                 yield chunk
 
     def _to_calls(
-        self, prompts: list[str], stop: list[str] | None, parent: UUID | None, arguments: dict[str, Any]
+        self, prompts: list[str], stop: Stop, parent: UUID | None, arguments: dict[str, Any]
     ) -> list[PreparedCall]:
-        call = self._merge_call(arguments, stop)
+        call = self.merge_arguments(self._convert_arguments(arguments, stop), self.model_id, self.batch_size)
         prepared = []
         for prompt in prompts:
             if len(prompts) > 1:  # LangChain passes only the run manager of the first prompt
@@ -138,7 +122,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
     def _respond(
         self,
         prompts: list[str],
-        stop: list[str] | None,
+        stop: Stop,
         parent: UUID | None,
         arguments: dict[str, Any],
         cancelled: threading.Event | None = None,
