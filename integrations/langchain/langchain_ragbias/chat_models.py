@@ -196,14 +196,14 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def _stream(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
-        prepared = self._to_call(messages, stop, begin_request(run_manager), kwargs)
+        prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
         yield from prepared.stream(partial(self._to_chunk, prepared))
 
     async def _astream(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         parent = begin_request(run_manager)
-        prepared = await bridge.run(lambda _: self._to_call(messages, stop, parent, kwargs))
+        prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
         async with aclosing(prepared.astream(partial(self._to_chunk, prepared))) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -264,12 +264,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         arguments: dict[str, Any],
         cancelled: threading.Event | None = None,
     ) -> tuple[PreparedCall, Generation]:
-        prepared = self._to_call(messages, stop, parent, arguments)
+        prepared = self._prepare(messages, stop, parent, arguments)
         if (slot := current_slot.get()) and (batch := slot.take(self)):
             return prepared, batch.submit(prepared.request, prepared.settings).result()
         return prepared, prepared.run(cancelled)
 
-    def _to_call(
+    def _prepare(
         self, messages: list[BaseMessage], stop: Stop, parent: UUID | None, arguments: dict[str, Any]
     ) -> PreparedCall:
         given = {name: value for name, value in arguments.items() if name not in FORMAT}

@@ -90,7 +90,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
     def _stream(
         self, prompt: str, stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
     ) -> Iterator[GenerationChunk]:
-        (prepared,) = self._to_calls([prompt], stop, begin_request(run_manager), kwargs)
+        (prepared,) = self._prepare_all([prompt], stop, begin_request(run_manager), kwargs)
         for chunk in prepared.stream(partial(_to_chunk, prepared)):
             if run_manager and chunk.text:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -100,14 +100,14 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         self, prompt: str, stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> AsyncIterator[GenerationChunk]:
         parent = begin_request(run_manager)
-        (prepared,) = await bridge.run(lambda _: self._to_calls([prompt], stop, parent, kwargs))
+        (prepared,) = await bridge.run(lambda _: self._prepare_all([prompt], stop, parent, kwargs))
         async with aclosing(prepared.astream(partial(_to_chunk, prepared))) as chunks:
             async for chunk in chunks:
                 if run_manager and chunk.text:
                     await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
 
-    def _to_calls(
+    def _prepare_all(
         self, prompts: list[str], stop: Stop, parent: UUID | None, arguments: dict[str, Any]
     ) -> list[PreparedCall]:
         call = self.merge_arguments(self._convert_arguments(arguments, stop), self.model_id, self.batch_size)
@@ -127,7 +127,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         arguments: dict[str, Any],
         cancelled: threading.Event | None = None,
     ) -> tuple[list[PreparedCall], list[Generation]]:
-        prepared = self._to_calls(prompts, stop, parent, arguments)
+        prepared = self._prepare_all(prompts, stop, parent, arguments)
         requests = [call.request for call in prepared]
         return prepared, self.lm.answer(requests, prepared[0].settings, cancelled) if prepared else []
 

@@ -170,50 +170,50 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
         """Answer a prompt. With ``formatted``, no templates are applied to it. See also ``CompletionArguments``."""
-        return _respond(self._completion_to_call(prompt, formatted, kwargs), Reply.completion)
+        return _respond(self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Answer a conversation. For the keyword arguments, see ``ChatArguments``."""
-        return _respond(self._chat_to_call(messages, kwargs), Reply.chat)
+        return _respond(self._prepare_chat(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseGen:
         """Stream the answer to a prompt. Closing or deleting the generator stops the computation."""
-        return _stream(self._completion_to_call(prompt, formatted, kwargs), Reply.completion)
+        return _stream(self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponseGen:
         """Stream the answer to a conversation. Closing or deleting the generator stops the computation."""
-        return _stream(self._chat_to_call(messages, kwargs), Reply.chat)
+        return _stream(self._prepare_chat(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
         """Like ``complete``, without blocking the event loop."""
-        return await _arespond(lambda: self._completion_to_call(prompt, formatted, kwargs), Reply.completion)
+        return await _arespond(lambda: self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Like ``chat``, without blocking the event loop."""
-        return await _arespond(lambda: self._chat_to_call(messages, kwargs), Reply.chat)
+        return await _arespond(lambda: self._prepare_chat(messages, kwargs), Reply.chat)
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseAsyncGen:
         """Like ``stream_complete``, without blocking the event loop."""
-        return await _astream(lambda: self._completion_to_call(prompt, formatted, kwargs), Reply.completion)
+        return await _astream(lambda: self._prepare_completion(prompt, formatted, kwargs), Reply.completion)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]
     ) -> ChatResponseAsyncGen:
         """Like ``stream_chat``, without blocking the event loop."""
-        return await _astream(lambda: self._chat_to_call(messages, kwargs), Reply.chat)
+        return await _astream(lambda: self._prepare_chat(messages, kwargs), Reply.chat)
 
     def _prepare_chat_with_tools(
         self,
@@ -270,11 +270,11 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
             return self.lm.chat_text(conversation.join_parts(conversation.to_dicts(messages)))
         return self.messages_to_prompt(messages)
 
-    def _completion_to_call(self, prompt: str, formatted: bool, arguments: Mapping[str, Any]) -> PreparedCall:
+    def _prepare_completion(self, prompt: str, formatted: bool, arguments: Mapping[str, Any]) -> PreparedCall:
         check_text("the prompt", prompt)
         call = self.merge_arguments(self._convert_arguments(arguments), self.lm.name)
         if not formatted and self._completes_by_chat:
-            return self._messages_to_call([ChatMessage(content=prompt)], call, AnswerFormat())
+            return self._prepare_messages([ChatMessage(content=prompt)], call, AnswerFormat())
         prompt = self._completion_prompt(prompt, formatted)
         return self.prepare_call(prompt, call, listener.locate_documents(prompt, call.documents, self.segmenter))
 
@@ -287,7 +287,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         converted = convert_arguments(arguments)
         return {"documents": None, **converted} if has_blocks or current_documents() is not None else converted
 
-    def _chat_to_call(self, messages: Sequence[ChatMessage], arguments: Mapping[str, Any]) -> PreparedCall:
+    def _prepare_chat(self, messages: Sequence[ChatMessage], arguments: Mapping[str, Any]) -> PreparedCall:
         arguments = dict(arguments)
         tools = arguments.pop("tools", None) or ()
         parallel, required = arguments.pop("parallel_tool_calls", True), arguments.pop("tool_required", False)
@@ -302,9 +302,9 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
             form = answer_format(self.lm, tools)
         has_blocks = bool(conversation.last_documents(messages))
         call = self.merge_arguments(self._convert_arguments(arguments, has_blocks), self.lm.name)
-        return self._messages_to_call(messages, call, replace(form, parallel=parallel))
+        return self._prepare_messages(messages, call, replace(form, parallel=parallel))
 
-    def _messages_to_call(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
+    def _prepare_messages(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
         """Render a conversation and locate its documents. A stream is read later, when its retrievals may be gone."""
         if self._uses_chat_template:
             turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
@@ -325,11 +325,11 @@ def _respond(prepared: PreparedCall, convert: Convert[Response]) -> Response:
     return convert(Reply.of(prepared, prepared.run()))
 
 
-async def _arespond(to_call: Callable[[], PreparedCall], convert: Convert[Response]) -> Response:
+async def _arespond(prepare: Callable[[], PreparedCall], convert: Convert[Response]) -> Response:
     """Prepare a call and answer it, both outside the event loop."""
 
     def work(cancelled: threading.Event) -> tuple[PreparedCall, Generation]:
-        prepared = to_call()
+        prepared = prepare()
         return prepared, prepared.run(cancelled)
 
     return convert(Reply.of(*await bridge.run(work)))
@@ -340,7 +340,7 @@ def _stream(prepared: PreparedCall, convert: Convert[Response]) -> Generator[Res
     return prepared.stream(lambda part: convert(Reply.of_part(prepared, part)))
 
 
-async def _astream(to_call: Callable[[], PreparedCall], convert: Convert[Response]) -> AsyncGenerator[Response, None]:
+async def _astream(prepare: Callable[[], PreparedCall], convert: Convert[Response]) -> AsyncGenerator[Response, None]:
     """Prepare a call and stream the answer, both outside the event loop."""
-    prepared = await bridge.run(lambda _: to_call())
+    prepared = await bridge.run(lambda _: prepare())
     return prepared.astream(lambda part: convert(Reply.of_part(prepared, part)))
