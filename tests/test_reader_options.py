@@ -46,6 +46,13 @@ def test_a_missing_reader_is_refused_at_construction(tiny, framework, given):
         {"langchain": ChatRagBias, "llama_index": RagBiasLLM}[framework](**model, method="pcw", reader="nope")
 
 
+def test_a_reader_joins_the_method_of_a_given_model(tiny, reader):
+    from langchain_ragbias import ChatRagBias
+
+    lm = DebiasedLM(tiny.model, tiny.tokenizer, method="pcw")
+    assert ChatRagBias(lm=lm, reader=reader).method == get("pcw", reader=reader)
+
+
 def test_llama_index_runs_it_in_every_order(reader):
     from llama_index.llms.ragbias import RagBiasLLM
 

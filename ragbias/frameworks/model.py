@@ -312,8 +312,8 @@ class FrameworkModel(BaseModel):
         defaults = self._call_defaults().items()
         GenerationSettings.from_arguments({name: value for name, value in defaults if name not in NOT_SETTINGS})
         name: str = getattr(self, name_field)
-        if self.method is None and self.base_url is None and lm is None:
-            self.method = methods.default_method(name)
+        if self.method is None and self.base_url is None:
+            self.method = methods.default_method(name) if lm is None else lm.method
         if self.options.reader:
             self.method = methods.get(self.method, name or None, self.options.reader)
         if self.base_url is not None:
