@@ -107,8 +107,16 @@ def test_answers_are_right_or_fail_if_the_folder_changes(tmp_path, lm, prompts, 
         second = LoRARequest("second", 2, write_reader(tmp_path / "second", lm.model))
         assert failed(llm.answer(prompts[:1], lora=second)[0])
 
-    with engine(folder) as llm:  # another process uses the same entries
+    with engine(folder, max_num_seqs=1) as llm:  # another process uses the same entries
         check(llm.answer(prompts), right)
+
+        # a document is stored even if it gets the blocks of a load that failed one step before
+        document = min(prompts[0].documents, key=len)
+        ids, lengths = [*prompts[0].prefix, *document, document[-1]], (len(prompts[0].prefix), len(document))
+        load, store = (Plan(store, "pcw", lengths, "new") for store in (False, True))
+        missing, stored, loaded = llm.run([(load, ids), (store, ids), (load, ids)], 1)
+        assert failed(missing)
+        assert states([stored, loaded]) == [{"stored": True, "available": True}, {"loaded": load.end}]
 
 
 def test_a_full_folder_fails_requests_without_wrong_answers(tmp_path, prompts, right):

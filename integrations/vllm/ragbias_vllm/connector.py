@@ -60,6 +60,7 @@ class Save:
 
     parts: list[Part]
     blocks: list[int]
+    reused: int  # number of first tokens that vLLM did not compute; their blocks may be those of a failed load
 
 
 @dataclass
@@ -79,8 +80,9 @@ class TrackedRequest:
         refusal: reason why the request must fail, or None.
         load_end: index after the last token to load. This is the end of the documents. With ``plan.store``, it is the
             end of the last part that is already stored.
-        matched: number of tokens that vLLM's prefix cache contains.
-        loaded: number of tokens of prefix and documents that vLLM did not compute.
+        reused: number of tokens that vLLM does not compute since it last allocated blocks: they are in its prefix
+            cache, or loaded.
+        loaded: number of tokens of prefix and documents that vLLM never computed.
         saved: whether the worker has the task to save the parts.
     """
 
@@ -89,7 +91,7 @@ class TrackedRequest:
     parts: list[Part]
     refusal: RefusedError | None = None
     load_end: int = 0
-    matched: int = 0
+    reused: int = 0
     loaded: int = 0
     saved: bool = False
 
@@ -180,13 +182,14 @@ class RagBiasConnector(KVConnectorBase_V1):
         if tracked.refusal:
             request.skip_reading_prefix_cache = False  # otherwise vLLM would ignore the load
             return 1, False
-        tracked.matched = num_computed_tokens
+        tracked.reused = num_computed_tokens
         return max(tracked.load_end - num_computed_tokens, 0), False
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         tracked, ids = self._tracked.get(request.request_id), blocks.get_block_ids()[0]
         if tracked is not None:
-            tracked.loaded = min(tracked.loaded, tracked.matched + num_external_tokens)
+            tracked.reused += num_external_tokens
+            tracked.loaded = min(tracked.loaded, tracked.reused)
         if tracked is None or num_external_tokens == 0:
             return
         if tracked.refusal:
@@ -205,7 +208,7 @@ class RagBiasConnector(KVConnectorBase_V1):
                 continue
             if tracked.request.num_computed_tokens + count >= tracked.plan.end:
                 (blocks,) = scheduler_output.kv_connector_block_state.resolve_block_ids(request)
-                step.saves.append(Save(tracked.parts, list(blocks)))
+                step.saves.append(Save(tracked.parts, list(blocks), tracked.reused))
                 tracked.saved = True
         return step
 
@@ -246,12 +249,13 @@ class RagBiasConnector(KVConnectorBase_V1):
     def _load(self, load: Load) -> None:
         """Write entries into a request's blocks. If an entry is missing, report the blocks as failed."""
         size = self._layers[0].block_size
+        blocks = load.blocks[load.first // size : -(-load.parts[-1].end // size)]
         try:
             if load.refusal:
                 raise RefusedError(load.refusal, "the scheduler refused it")
             entries = self._read_entries(load.parts)
         except RefusedError as error:
-            self._failed.update(load.blocks[load.first // size : -(-load.parts[-1].end // size)])
+            self._failed.update(blocks)
             self._counts.add(**{REFUSAL + error.reason: 1})
             logger.warning("ragbias fails request %s: %s", load.request, error)
             return
@@ -263,6 +267,7 @@ class RagBiasConnector(KVConnectorBase_V1):
             keys = torch.cat([entry.keys[number] for entry in entries], 1)[:, skipped:].to(layer.cache.device)
             values = torch.cat([entry.values[number] for entry in entries], 1)[:, skipped:]
             layer.write(encoding(keys, positions.to(keys.device)), values, slots)
+        self._failed_before.difference_update(blocks)
         counted = {"loaded_entries": len(entries), "loaded_tokens": len(slots)}
         self._counts.add(**counted, loaded_bytes=sum(entry.nbytes for entry in entries))
 
@@ -281,10 +286,10 @@ class RagBiasConnector(KVConnectorBase_V1):
     def wait_for_save(self) -> None:
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
-        # other requests may already use blocks whose load failed
+        # with asynchronous scheduling, this step may share blocks whose load failed in the previous step
         failed, self._failed_before = self._failed | self._failed_before, set(self._failed)
         for save in step.saves:
-            if failed.isdisjoint(save.blocks):
+            if failed.isdisjoint(save.blocks[: -(-save.reused // self._layers[0].block_size)]):
                 self._save(save)
 
     def _save(self, save: Save) -> None:
