@@ -43,6 +43,8 @@ class ServedModel(ABC):
         self._streams = asyncio.Semaphore(settings.max_streams)
         self._preparing = asyncio.Semaphore(PREPARED_AT_ONCE)
         self._queued = self._running = 0
+        metrics.waiting.labels(name).set_function(lambda: self._waiting)
+        metrics.running.labels(name).set_function(lambda: self._running)
 
     @abstractmethod
     async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:
@@ -62,11 +64,11 @@ class ServedModel(ABC):
     async def running(self, count: int = 1, streamed: bool = False) -> AsyncIterator[None]:
         """Count requests as running during the block. A stream waits until fewer than ``max_streams`` run."""
         async with self._streams if streamed else nullcontext():
-            self._count(running=count)
+            self._running += count
             try:
                 yield
             finally:
-                self._count(running=-count)
+                self._running -= count
 
     def card(self) -> Json:
         """Describe the model in the format of ``/v1/models``, with vLLM's field for the context window."""
@@ -90,14 +92,18 @@ class ServedModel(ABC):
     @asynccontextmanager
     async def queue_slot(self) -> AsyncIterator[None]:
         """Occupy a place in the queue during the block. Raise a 429 if the queue is full."""
-        if (waiting := self._count()) >= self.settings.max_waiting:
-            message = f"{waiting} requests are waiting; try again later"
+        if self._waiting >= self.settings.max_waiting:
+            message = f"{self._waiting} requests are waiting; try again later"
             raise ApiError(429, message, None, "queue_full", retry_after=1)
-        self._count(queued=1)
+        self._queued += 1
         try:
             yield
         finally:
-            self._count(queued=-1)
+            self._queued -= 1
+
+    @property
+    def _waiting(self) -> int:
+        return max(0, self._queued - self._running)  # clients of running requests may have left the queue
 
     async def run_in_thread(self, work: Callable[[threading.Event], T]) -> T:
         """Run ``work`` in a thread and return the result.
@@ -149,15 +155,6 @@ class ServedModel(ABC):
         prompts.check_documents_found(request, body.options.on_missing or self.settings.on_missing)
         formatter.fingerprint = report_summary(request.report)
         return request, formatter, settings
-
-    def _count(self, queued: int = 0, running: int = 0) -> int:
-        """Change the numbers of queued and running requests. Return how many of the queued requests are waiting."""
-        self._queued += queued
-        self._running += running
-        waiting = max(0, self._queued - self._running)  # clients of running requests may have left the queue
-        self.metrics.waiting.labels(self.name).set(waiting)
-        self.metrics.running.labels(self.name).set(self._running)
-        return waiting
 
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
         chat_text, messages = prompts.chat_renderer(self.lm, body), prompts.template_messages(body)

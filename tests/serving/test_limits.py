@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import httpx
 import pytest
@@ -299,10 +300,11 @@ class IdleModel(ServedModel):
 async def test_running_requests_whose_clients_left_do_not_count_as_waiting():
     metrics = Metrics()
     model = IdleModel(None, "tiny", ServerSettings(max_waiting=1), metrics)
+    waiting = partial(metrics.registry.get_sample_value, "ragbias_waiting_requests", {"model": "tiny"})
     async with model.running(2):  # of a batch that has not noticed yet
-        assert metrics.waiting.labels("tiny")._value.get() == 0
+        assert waiting() == 0
     async with model.queue_slot():
-        assert metrics.waiting.labels("tiny")._value.get() == 1
+        assert waiting() == 1
         with pytest.raises(ApiError, match="1 requests are waiting"):
             async with model.queue_slot():
                 pass
