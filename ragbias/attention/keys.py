@@ -68,6 +68,10 @@ class Encoding:
         """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""
         return x
 
+    def remove(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Remove the encoding at ``positions``, the inverse of the call."""
+        return x
+
     def move(self, query: Tensor, key: Tensor, segments: Segments, starts: Tensor) -> tuple[Tensor, Tensor]:
         """Select the ``K'`` keys of the segments from ``[G, K, d]``, and move segment ``j`` to ``starts[:, j]``.
 
@@ -113,6 +117,9 @@ class Rotary(Encoding):
             return x
         cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._cos_sin_from_table(positions)
         return rotate(x, cos * self.scaling, sin * self.scaling, self.interleaved)
+
+    def remove(self, x: Tensor, positions: Tensor) -> Tensor:
+        return (self(x.float(), -positions) / self.scaling**2).to(x.dtype)
 
     def move(self, query: Tensor, key: Tensor, segments: Segments, starts: Tensor) -> tuple[Tensor, Tensor]:
         turns = torch.complex(*self._cos_sin_from_table(starts))  # without scaling, which the keys already have

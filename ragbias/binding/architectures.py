@@ -123,6 +123,26 @@ def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | N
     return (kinds[layer_type], layer_type) if isinstance(kinds, dict) else (kinds, None)
 
 
+def has_fixed_encodings(model: PreTrainedModel, length: int) -> bool:
+    """Whether the positional encodings of prompts up to ``length`` tokens do not depend on the length."""
+    architecture = architecture_of(model)
+    decoder = decoder_of(model, architecture)
+    return all(
+        architecture.encoding_key(decoder, module, length) == architecture.encoding_key(decoder, module, 1)
+        for module in attention_modules(decoder, architecture)
+    )
+
+
+def encodings_of(model: PreTrainedModel, length: int) -> list[Encoding]:
+    """Return the positional encoding of each layer for a prompt of ``length`` tokens. Equal layers share an object."""
+    architecture = architecture_of(model)
+    decoder = decoder_of(model, architecture)
+    modules = attention_modules(decoder, architecture)
+    keys = [architecture.encoding_key(decoder, module, length) for module in modules]
+    shared = {key: architecture.encoding(decoder, module, length) for key, module in zip(keys, modules, strict=True)}
+    return [shared[key] for key in keys]
+
+
 def head_dim(module: nn.Module) -> int:
     """Return the dimension of a head of this attention module."""
     return int(getattr(module, "head_dim", None) or module.head_size)  # type: ignore[arg-type]

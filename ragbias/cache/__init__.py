@@ -1,5 +1,5 @@
 """``DocumentCache``: a cache of the keys and values of documents, in memory and in a folder."""
 
-from ragbias.cache.document_cache import CacheStats, DocumentCache
+import lazy_loader
 
-__all__ = ["CacheStats", "DocumentCache"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,8 +1,13 @@
 from .arguments import GenerationArguments as GenerationArguments
 from .arguments import GenerationSettings as GenerationSettings
+from .arguments import generation_config as generation_config
+from .attaching import compute_jointly as compute_jointly
+from .attaching import computes_documents_separately as computes_documents_separately
+from .decoding import GrowingText as GrowingText
 from .request import Generation as Generation
 from .request import Report as Report
 from .request import Request as Request
 from .request import Score as Score
 from .request import Usage as Usage
+from .request import check_length as check_length
 from .streaming import Stream as Stream

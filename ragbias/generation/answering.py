@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal
 
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
@@ -87,17 +88,9 @@ class Answering:
             zip(requests, output[:, width:].tolist(), start.reused, strict=True)
         ):
             new = row[: watch.lengths.get(index, len(row))]
-            kept = [position for position, token in enumerate(new) if token not in eos]
-            answers.append(
-                Generation(
-                    text=cut_at_stop(decode(new), settings.stop)[0],
-                    token_ids=[new[position] for position in kept],
-                    usage=Usage(len(request.tokens.ids), len(new), reused),
-                    report=replace(request.report, cached_tokens=reused),
-                    finish_reason="stop" if index in watch.lengths else "length",
-                    logprobs=[logprobs[index][position] for position in kept] if logprobs else None,
-                )
-            )
+            text, scores = cut_at_stop(decode(new), settings.stop)[0], logprobs[index] if logprobs else None
+            ended: Literal["stop", "length"] = "stop" if index in watch.lengths else "length"
+            answers.append(Generation.from_tokens(request, text, new, eos, reused, ended, scores))
         return answers
 
     def _generate_jointly(self, request: Request) -> Generation:

@@ -92,6 +92,7 @@ RESERVED = {  # arguments of ``model.generate`` that DebiasedLM sets, or that ar
     "output_logits", "output_scores", "pad_token_id", "past_key_values", "return_dict_in_generate", "stopping_criteria",
     "streamer", "top_h", "typical_p", "use_cache",
 }  # fmt: skip
+GREEDY = 1e-6  # lower temperatures would overflow the logits; their samples are the argmax
 FLOATS = ("temperature", "top_p", "repetition_penalty")  # transformers rejects integers and NumPy's floats here
 _OF_TRANSFORMERS = vars(GenerationConfig()).keys()
 
@@ -224,6 +225,10 @@ class GenerationSettings:
     keep_special: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     batch_size: int = 8
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature is None or self.temperature < GREEDY
 
     @classmethod
     def from_arguments(cls, arguments: Mapping[str, Any], batch_size: int = 8) -> GenerationSettings:

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
 from ragbias.attention import attend
-from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
+from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, has_fixed_encodings, head_dim
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attach, backend_of, hooked
 from ragbias.cache import DocumentCache
@@ -91,13 +91,7 @@ def computes_documents_separately(model: PreTrainedModel, method: Method, prompt
     """Whether each document runs in a separate pass. Rotary frequencies that depend on the length prevent this."""
     if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
         return False
-    longest = max(len(prompt.ids) for prompt in prompts)
-    architecture = architecture_of(model)
-    decoder = decoder_of(model, architecture)
-    return all(
-        architecture.encoding_key(decoder, module, longest) == architecture.encoding_key(decoder, module, 1)
-        for module in attention_modules(decoder, architecture)
-    )
+    return has_fixed_encodings(model, max(len(prompt.ids) for prompt in prompts))
 
 
 class DocumentPass(AttentionMethod):
@@ -229,6 +223,21 @@ def run_tokens(binding: Binding, cache: DynamicCache, layout: SequenceLayout, to
     with hooked(binding):
         ids = torch.tensor([tokens], device=binding.model.device)
         binding.model(ids, use_cache=True, logits_to_keep=1, **{KV_CACHE: cache})
+
+
+@torch.inference_mode()
+def compute_jointly(
+    model: PreTrainedModel, method: AttentionMethod, ids: Sequence[int], documents: list[Span], parts: Sequence[Span]
+) -> list[States]:
+    """Run a method in which documents attend to each other on prefix and documents. Return the states of ``parts``.
+
+    ``ids`` are the tokens of prefix and documents. ``documents`` and ``parts`` are ranges of these tokens.
+    """
+    binding, cache = Binding(model, method, [documents], private=True), DynamicCache()
+    tokens = torch.tensor([[*ids, ids[-1]]], device=model.device)  # a token must follow the documents
+    with memory_errors([len(ids)], model.device), hooked(binding):
+        model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return [copy_states(cache, begin, end) for begin, end in parts]
 
 
 def copy_states(cache: DynamicCache, begin: int, end: int) -> States:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,6 @@ from ragbias.prompt import Span, TokenisedPrompt
 
 CONTEXT = 4  # number of preceding tokens that can change the text of a token
 PIECE = 16  # number of suffix tokens whose logits are computed together
-GREEDY = 1e-6  # lower temperatures would overflow the logits; their samples are the argmax
 
 
 def padded(
@@ -175,7 +175,7 @@ def processors(
     chain.append(RequireFinite())
     if recorder:
         chain.append(recorder)
-    if settings.temperature is not None and settings.temperature >= GREEDY:
+    if settings.temperature is not None and not settings.is_greedy:
         chain.append(TemperatureLogitsWarper(float(settings.temperature)))
         if settings.top_k is not None:
             chain.append(TopKLogitsWarper(settings.top_k))
@@ -208,6 +208,36 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
         overlap = next((size for size in range(min(len(word), len(text)), 0, -1) if text.endswith(word[:size])), 0)
         safe = min(safe, len(text) - overlap)
     return safe
+
+
+class GrowingText:
+    """The text of an answer whose tokens arrive in pieces. Each piece decodes only the last tokens."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> None:
+        self.ids: list[int] = []
+        self._decode = partial(decode_tokens, tokenizer, keep_special=settings.keep_special)
+        self._stop, self._n_sent = settings.stop, 0
+        self._recent: list[int] = []  # last tokens, including those of an incomplete character
+        self._before = self._unsent = ""
+
+    def add(self, ids: Sequence[int]) -> str:
+        """Return the new text. An incomplete character or stop string at its end is held back."""
+        self.ids += ids
+        self._recent += ids
+        text = self._decode(self._recent)
+        if not text.endswith("\ufffd"):
+            self._unsent += text[len(self._before) :]
+            self._recent = self._recent[-CONTEXT:]
+            self._before = self._decode(self._recent)
+        safe = safe_length(cut_at_stop(self._unsent, self._stop)[0], self._stop)
+        piece, self._unsent = self._unsent[:safe], self._unsent[safe:]
+        self._n_sent += len(piece)
+        return piece
+
+    def end(self) -> tuple[str, str]:
+        """Return the complete text, and its part that ``add`` has held back."""
+        text = cut_at_stop(self._decode(self.ids), self._stop)[0]
+        return text, text[self._n_sent :]
 
 
 @dataclass

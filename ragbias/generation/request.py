@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -183,6 +183,27 @@ class Generation:
     report: Report
     finish_reason: Literal["stop", "length"]
     logprobs: list[float] | None = None
+
+    @staticmethod
+    def from_tokens(
+        request: Request,
+        text: str,
+        ids: Sequence[int],
+        eos: Collection[int],
+        cached: int,
+        finish_reason: Literal["stop", "length"],
+        logprobs: Sequence[float] | None = None,
+    ) -> Generation:
+        """Create the answer to a request from all its new tokens. The answer does not include tokens in ``eos``."""
+        kept = [index for index, token in enumerate(ids) if token not in eos]
+        return Generation(
+            text=text,
+            token_ids=[ids[index] for index in kept],
+            usage=Usage(len(request.tokens.ids), len(ids), cached),
+            report=replace(request.report, cached_tokens=cached),
+            finish_reason=finish_reason,
+            logprobs=None if logprobs is None else [logprobs[index] for index in kept],
+        )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
 from ragbias import attention
 from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 
@@ -45,6 +48,21 @@ class SegmentMethod(AttentionMethod):
     def tail_begin(self, seq: SequenceCall) -> int:
         """Return the position of the first token after the documents."""
         return seq.documents_end
+
+    def starts_before(self, lengths: Sequence[int]) -> list[int]:
+        """Return the starts of prefix and documents if the tokens after the documents start at ``sum(lengths)``.
+
+        ``lengths`` are the numbers of tokens of prefix and documents. ``tail_begin`` is often earlier. Therefore prefix
+        and documents start later, by the same distance. With rotary positions, this does not change attention.
+        """
+        import torch
+
+        edges = list(accumulate(lengths))
+        scoring, none = attention.Scoring(attention.Encoding(), 1.0), torch.empty(1, edges[-1], 0)
+        seq = SequenceCall(0, 0, False, 0, none[:, :0], none, none, {}, tuple(pairwise(edges)), scoring)
+        starts = self._starts(seq, seq.query)[0, 0]
+        shifted: list[int] = (starts[:-1] + edges[-1] - starts[-1]).tolist()
+        return shifted
 
     def document_bias(self, seq: SequenceCall) -> float:
         """Return the number to add to scores between queries after the documents and keys of documents."""

@@ -4,4 +4,11 @@
 ``local_engine`` runs models in this process, and ``ray_serve`` on replicas of a Ray cluster. ``proxy`` reorders the
 documents in requests and forwards them to another server. Server and proxy extend ``server.base_app``, and ``run``
 starts either of them with uvicorn.
+
+Engines of other distributions, such as ``ragbias_vllm``, subclass ``ServedModel``, and use only the names that this
+package exports.
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from ragbias import limits, methods
+from ragbias import methods
 from ragbias.boundaries import Boundaries, locate
 from ragbias.display import json_type
 from ragbias.frameworks import chat_documents
 from ragbias.frameworks.chat_documents import ChatDocument
-from ragbias.frameworks.connection import server_address
 from ragbias.frameworks.remote import END
 from ragbias.frameworks.text_orders import check_orders_text, order_text
 from ragbias.generation.preparing import find_origin
@@ -27,6 +26,7 @@ from ragbias.serving.errors import ApiError, bad_request, translate_errors
 from ragbias.serving.schemas import ArrangedFields, Json
 from ragbias.serving.server import EventStream, Metrics, base_app, cancel_on_disconnect
 from ragbias.serving.settings import ProxySettings, UpstreamModel
+from ragbias.serving.upstream import body_lines, read_body, upstream_client, upstream_errors
 
 NOT_FORWARDED = {  # headers that concern one connection, or that the proxy sets
     "connection", "content-encoding", "content-length", "date", "host", "keep-alive", "proxy-authenticate",
@@ -37,7 +37,6 @@ PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"
 # forwarded unchanged; other routes are a 404, to protect the upstream key
 GET_ROUTES = ("/v1/models", "/v1/models/{name:path}")
 POST_ROUTES = ("embeddings", "moderations", "rerank", "score", "responses", "audio/{kind}", "images/{kind}")
-MAX_LINE_BYTES = 16 * 2**20  # maximum size of one line in an event stream
 ROLES = ("system", "developer", "user", "tool")  # roles whose messages may contain documents
 DocumentsProxy = Callable[[UpstreamModel, ProxySettings, Metrics], tuple[FastAPI, Callable[[], None]]]
 """The entry point ``documents`` of the group ``ragbias.proxies``. It returns an application, and a function that
@@ -64,7 +63,7 @@ class Upstream:
 
     def __init__(self, url: str, key: str, keep_clients_key: bool, timeout: float) -> None:
         self._key, self._keep_clients_key = key, keep_clients_key
-        self.client = upstream_client(server_address("upstream", url), timeout)
+        self.client = upstream_client(url, timeout)
 
     async def send(self, request: Request, body: bytes) -> httpx.Response:
         """Forward a request with a new body. Return the response, whose body has not been read yet."""
@@ -90,31 +89,10 @@ class Upstream:
         return response
 
 
-def upstream_client(address: str, timeout: float, key: str = "") -> httpx.AsyncClient:
-    """Create a client that requests uncompressed answers and opens any number of connections."""
-    connections = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-    headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
-    return httpx.AsyncClient(base_url=address, timeout=timeout, headers=headers, limits=connections)
-
-
 def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers without hop-by-hop headers, which concern only one connection."""
     named = {name.strip().lower() for name in headers.get("connection", "").split(",")}
     return {name: value for name, value in headers.items() if name.lower() not in NOT_FORWARDED | named}
-
-
-@contextmanager
-def upstream_errors() -> Iterator[None]:
-    """Convert errors of the connection to the upstream server to ``ApiError``."""
-    try:
-        yield
-    except httpx.TimeoutException as error:
-        seconds = error.request.extensions["timeout"]["read"]
-        message = f"the upstream server sent nothing for {seconds:g} seconds; the proxy's --timeout sets this limit"
-        raise ApiError(504, message, None, "upstream_timeout") from error
-    except httpx.HTTPError as error:
-        message = f"the upstream server does not answer ({type(error).__name__})"
-        raise ApiError(502, message, None, "upstream_unreachable") from error
 
 
 def create_proxy(upstream: Upstream, method: str | Method, settings: ProxySettings, metrics: Metrics) -> FastAPI:
@@ -254,34 +232,6 @@ async def _forward(request: Request, upstream: Upstream, body: bytes, report: Js
             content = json.dumps({**json.loads(content), "ragbias": report}).encode()
             headers["content-type"] = "application/json"
     return Response(content, response.status_code, headers)
-
-
-async def read_body(response: httpx.Response) -> bytes:
-    """Return the body of a response. Raise an ``ApiError`` above ``limits.ANSWER_BYTES`` bytes."""
-    content = bytearray()
-    with upstream_errors():
-        async for part in response.aiter_bytes():
-            content += part
-            _check_size(content, limits.ANSWER_BYTES)
-    return bytes(content)
-
-
-async def body_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a response body, each with the newline at its end."""
-    rest = b""
-    with upstream_errors():
-        async for part in response.aiter_bytes():  # aiter_lines would also split at U+2028, which JSON may contain
-            *lines, rest = (rest + part).split(b"\n")
-            _check_size(rest, MAX_LINE_BYTES)
-            for line in lines:
-                yield line + b"\n"
-    yield rest
-
-
-def _check_size(content: bytes | bytearray, limit: int) -> None:
-    if len(content) > limit:
-        message = f"an answer or event of the upstream server exceeds {limit:,} bytes; request a shorter answer"
-        raise ApiError(502, message, None, "upstream_too_large")
 
 
 async def _events(

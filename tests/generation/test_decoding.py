@@ -10,8 +10,10 @@ import torch
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import NonFiniteLogitsError
+from ragbias.generation import GenerationSettings, GrowingText
 from ragbias.generation.decoding import decode_tokens, safe_length
 from ragbias.generation.scoring import logprobs_of
+from ragbias.models.loading import load_tokenizer
 from support.prompts import ANIMALS, PROMPT
 from support.random_models import random_model
 
@@ -174,3 +176,16 @@ def test_a_stop_string_longer_than_the_text_costs_nothing():
     begin = time.perf_counter()
     assert safe_length("hello a", ["a" * 2_000_000]) == len("hello ")
     assert time.perf_counter() - begin < 1
+
+
+@pytest.mark.parametrize("text", ["one two three", "naïve “日本語” 🎉🎉 end", "a STOP b", "end ST", "🎉"])
+def test_a_growing_text_equals_the_whole_text(monkeypatch, text):
+    tokenizer, lengths = load_tokenizer("tiny", {}), []
+    decode = tokenizer.decode
+    ids = tokenizer(text * 20, add_special_tokens=False)["input_ids"]
+    whole = decode(ids, skip_special_tokens=True).partition("STOP")[0]
+    monkeypatch.setattr(tokenizer, "decode", lambda ids, **how: lengths.append(len(ids)) or decode(ids, **how))
+    growing = GrowingText(tokenizer, GenerationSettings(stop=("STOP",)))
+    sent = "".join(growing.add([token]) for token in ids)
+    assert max(lengths) < 16
+    assert growing.end() == (whole, whole[len(sent) :]) and len(whole) - len(sent) < len("STOP")

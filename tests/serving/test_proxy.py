@@ -14,7 +14,7 @@ from serving.conftest import CHAT, DOCUMENTS, QUESTION
 
 from ragbias import limits
 from ragbias.errors import MethodError
-from ragbias.serving import proxy as proxy_module
+from ragbias.serving import upstream as upstream_module
 from ragbias.serving.proxy import Upstream, create_proxy
 from ragbias.serving.run import open_listener
 from ragbias.serving.server import Metrics
@@ -358,6 +358,6 @@ def test_a_large_answer_of_the_upstream_is_an_error(odd, monkeypatch):
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (502, "upstream_too_large")
     assert error["message"] == "an answer or event of the upstream server exceeds 3 bytes; request a shorter answer"
-    monkeypatch.setattr(proxy_module, "MAX_LINE_BYTES", 3)
+    monkeypatch.setattr(upstream_module, "MAX_LINE_BYTES", 3)
     response = odd[1].post(CHAT, json=body(DOCUMENTS, kind="endless"))
     assert json.loads(response.text.strip().removeprefix("data: "))["error"]["code"] == "upstream_too_large"

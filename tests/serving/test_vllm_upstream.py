@@ -7,7 +7,6 @@ import httpx
 import pytest
 
 from ragbias.errors import ArgumentError, ServerError
-from ragbias.models.loading import load_tokenizer
 from ragbias.serving.errors import ApiError
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import UpstreamModel
@@ -15,7 +14,6 @@ from ragbias.serving.settings import UpstreamModel
 pytest.importorskip("ragbias_vllm")
 
 from ragbias_vllm import proxy_upstream
-from ragbias_vllm.proxy import GrowingText
 from ragbias_vllm.proxy_upstream import MAX_CONCURRENT_STORES, Segments, StoredDocuments, UpstreamFailedError, Vllm
 
 ADDRESS = "http://user:secret@host:1"
@@ -181,22 +179,6 @@ async def test_an_answer_that_loaded_too_little_is_an_error(stored, upstream, st
             assert not [answer async for answer in stored.answers(body, prompt, nullcontext)]
     upstream.loaded = len(PREFIX) + 2
     assert [cached async for cached, _ in stored.answers(body, prompt, nullcontext)] == [0]
-
-
-@pytest.mark.parametrize("text", ["one two three", "naïve “日本語” 🎉🎉 end", "a STOP b", "end ST", "🎉"])
-def test_a_growing_text_equals_the_whole_text(text):
-    tokenizer, lengths = load_tokenizer("tiny", {}), []
-
-    def decode(ids):
-        lengths.append(len(ids))
-        return tokenizer.decode(list(ids), skip_special_tokens=True)
-
-    ids = tokenizer(text * 20, add_special_tokens=False)["input_ids"]
-    growing = GrowingText(decode, ["STOP"])
-    sent = "".join(growing.add([token]) for token in ids)
-    whole = tokenizer.decode(ids, skip_special_tokens=True).partition("STOP")[0]
-    assert whole.startswith(sent) and len(whole) - len(sent) < len("STOP")
-    assert max(lengths) < 16
 
 
 def test_a_password_in_the_address_is_in_no_error_and_no_log(caplog, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbias.methods import ParallelContextWindows
-from ragbias_vllm.plans import Plan, RefusedError, method_of, plan_of, starts_of
+from ragbias_vllm.plans import Plan, RefusedError, method_of, plan_of
 
 PARAMS = {"method": "pcw", "lengths": [2, 3, 4], "scope": "tenant"}
 
@@ -73,13 +73,13 @@ def test_documents_to_store_share_the_blocks_of_their_prefix():
 @pytest.mark.parametrize("text", ["pcw", "ape(temperature=1,scale=1)"])
 def test_documents_end_side_by_side_before_the_suffix(text):
     lengths = [2, 3, 5, 4]
-    starts = starts_of(method_of(text), lengths)
+    starts = method_of(text).starts_before(lengths)
     assert starts == [14 - 5 - 2, 14 - 5, 14 - 5, 14 - 5]  # the suffix starts at 14
 
 
 def test_one_document_stays_where_it_is():
-    assert starts_of(ParallelContextWindows(), [2, 3]) == [0, 2]
+    assert ParallelContextWindows().starts_before([2, 3]) == [0, 2]
 
 
 def test_a_prompt_may_have_no_prefix():
-    assert starts_of(ParallelContextWindows(), [0, 1, 2])[1:] == [1, 1]
+    assert ParallelContextWindows().starts_before([0, 1, 2])[1:] == [1, 1]

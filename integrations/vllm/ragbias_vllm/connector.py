@@ -16,15 +16,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.logger import init_logger
 from vllm.model_executor.models.utils import extract_layer_index
 
-from ragbias.cache import DocumentCache
-from ragbias.cache.stores import States
+from ragbias.cache import DocumentCache, States
 from ragbias.errors import ArgumentError, UnsupportedModelError
 from ragbias_vllm.engine_model import (
     check_supported,
-    encodings_of,
     engine_identity,
+    load_encodings,
     portable_identity,
-    remove_positions,
     spare_slots,
 )
 from ragbias_vllm.metrics import REFUSAL, Counts, PrometheusCounts
@@ -120,7 +118,7 @@ class RagBiasConnector(KVConnectorBase_V1):
             self._loads: list[Load] = []
         else:
             self._cache = DocumentCache(**settings)
-            self._encodings = encodings_of(vllm_config)
+            self._encodings = load_encodings(vllm_config)
             self._layers: list[PagedLayer] = []
             self._failed: set[int] = set()
             self._failed_before: set[int] = set()
@@ -300,7 +298,7 @@ class RagBiasConnector(KVConnectorBase_V1):
                 positions, keys, values = torch.arange(part.begin, part.end), [], []
                 for layer, encoding in zip(self._layers, self._encodings, strict=True):
                     encoded, value = layer.read(torch.tensor(save.blocks), part.begin, part.end, self._layout)
-                    keys.append(remove_positions(encoding, encoded, positions))
+                    keys.append(encoding.remove(encoded, positions))
                     values.append(value.contiguous())
                 states = States(tuple(keys), tuple(values))
                 self._cache.put(part.key, states)

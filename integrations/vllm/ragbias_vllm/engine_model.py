@@ -17,9 +17,8 @@ from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 
-from ragbias.attention.keys import Rotary
-from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
-from ragbias.cache import identity
+from ragbias.binding import encodings_of, has_fixed_encodings
+from ragbias.cache import identity_of
 from ragbias.errors import ArgumentError, UnsupportedModelError
 from ragbias.files import digest_of_file
 from ragbias.models.loading import load_model
@@ -71,7 +70,7 @@ def portable_identity(config: VllmConfig) -> str:
     if model.quantization or model.hf_overrides:
         raise ArgumentError("RagBiasConnector: portable=true supports neither quantised models nor --hf-overrides")
     loaded = load_model(model.model, {"dtype": model.dtype, "revision": model.revision})
-    return identity.identity_of(loaded, "", portable=True)
+    return identity_of(loaded, "", portable=True)
 
 
 def engine_identity(config: VllmConfig) -> str:
@@ -99,38 +98,19 @@ def digest_of_files(model: str, revision: str | None) -> str:
     return hashlib.sha256(json.dumps([[path.name for path in files], digests]).encode()).hexdigest()
 
 
-def encodings_of(config: VllmConfig) -> list[Encoding]:
+def load_encodings(config: VllmConfig) -> list[Encoding]:
     """Return each layer's positional encoding.
 
     Raises:
         UnsupportedModelError: an encoding is not rotary, or depends on the prompt's length.
     """
-    hf_config = config.model_config.hf_config
+    hf_config, longest = config.model_config.hf_config, config.model_config.max_model_len
     with torch.device("meta"):  # no weights
         model = AutoModelForCausalLM.from_config(hf_config)
-    architecture = architecture_of(model)
-    decoder = decoder_of(model, architecture)
-    if architecture.positions == "rotary":
-        rotary: Any = type(decoder.rotary_emb)
-        decoder.rotary_emb = rotary(
-            config=hf_config.get_text_config()
-        )  # outside the meta device, which would drop the frequencies
-    encodings: dict[tuple[object, ...], Encoding] = {}
-    longest, keys = config.model_config.max_model_len, []
-    for module in attention_modules(decoder, architecture):
-        key = architecture.encoding_key(decoder, module, longest)
-        if key != architecture.encoding_key(decoder, module, 1) or architecture.positions != "rotary":
-            raise UnsupportedModelError(
-                f"{hf_config.model_type}: positions of its keys depend on the length of the prompt, or are not rotary"
-            )
-        if key not in encodings:
-            encodings[key] = architecture.encoding(decoder, module, longest)
-        keys.append(key)
-    return [encodings[key] for key in keys]
-
-
-def remove_positions(encoding: Encoding, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Remove the positional encoding at ``positions`` from keys ``[G, T, d]``."""
-    if not isinstance(encoding, Rotary):
-        return keys
-    return (encoding(keys.float(), -positions) / encoding.scaling**2).to(keys.dtype)
+    if not has_fixed_encodings(model, longest) or not hasattr(decoder := model.get_decoder(), "rotary_emb"):
+        raise UnsupportedModelError(
+            f"{hf_config.model_type}: positions of its keys depend on the length of the prompt, or are not rotary"
+        )
+    rotary: Any = type(decoder.rotary_emb)
+    decoder.rotary_emb = rotary(config=hf_config.get_text_config())  # on the meta device, it has no frequencies
+    return encodings_of(model, longest)

@@ -6,17 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from ragbias.binding.binding import Binding
-from ragbias.binding.hooks import hooked
-from ragbias.cache import DocumentCache
-from ragbias.cache.identity import identity_of
-from ragbias.generation.attaching import copy_states
-from ragbias.generation.decoding import memory_errors
-from ragbias.models.kv_cache import KV_CACHE
-from ragbias.serving.errors import ApiError
+from ragbias.cache import DocumentCache, identity_of
+from ragbias.generation import compute_jointly
+from ragbias.serving import ApiError
 from ragbias_vllm.plans import Part, Plan, method_of, parts_of
 
 STORE_FULL = "the proxy cannot store documents: its folder is not writable, or --cache-disk is too small; see its log"
@@ -48,19 +42,10 @@ class JointDocuments:
     def _store(self, plan: Plan, ids: Sequence[int]) -> int:
         if not (missing := self.missing(plan, ids)):
             return 0
-        cache = self._compute(plan, ids)
-        for part in missing:
-            self._cache.put(part.key, copy_states(cache, part.begin, part.end))
+        spans = [(part.begin, part.end) for part in missing]
+        states = compute_jointly(self._model, method_of(plan.method), ids[: plan.end], plan.spans, spans)
+        for part, computed in zip(missing, states, strict=True):
+            self._cache.put(part.key, computed)
         if self.missing(plan, ids):
             raise ApiError(503, STORE_FULL, None, "store_unavailable", retry_after=5)
         return 0
-
-    @torch.inference_mode()
-    def _compute(self, plan: Plan, ids: Sequence[int]) -> DynamicCache:
-        """Return keys and values of prefix, documents and one more token. Keys have no position encoding."""
-        binding = Binding(self._model, method_of(plan.method), [plan.spans], private=True)
-        cache, prompt = DynamicCache(), [*ids[: plan.end], ids[plan.end - 1]]
-        tokens = torch.tensor([prompt], device=self._model.device)
-        with memory_errors([plan.end], self._model.device), hooked(binding):
-            self._model(tokens, use_cache=True, logits_to_keep=1, **{KV_CACHE: cache})
-        return cache

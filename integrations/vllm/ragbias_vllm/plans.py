@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
-import torch
-
 from ragbias import methods
-from ragbias.attention import Encoding, Scoring
-from ragbias.cache.identity import key_of
+from ragbias.cache import key_of
 from ragbias.errors import RagBiasError
-from ragbias.methods import AdaptiveParallelEncoding, ParallelContextWindows, RoToR, SegmentMethod, SequenceCall
+from ragbias.methods import AdaptiveParallelEncoding, ParallelContextWindows, RoToR, SegmentMethod
 
 LONGEST_TEXT = 100  # maximum number of characters of a method
 RUNNABLE = "pcw, ape(temperature=1,scale=1), rotor"
@@ -133,7 +130,7 @@ def parts_of(identity: str, plan: Plan, ids: Sequence[int]) -> list[Part]:
     """Return the prefix, unless it is empty, and the documents of a prompt. ``identity`` identifies the model."""
     spans, prefix = plan.spans, ids[: plan.lengths[0]]
     method = None if plan.store else method_of(plan.method)
-    starts = [0, *(begin for begin, _ in spans)] if method is None else starts_of(method, plan.lengths)
+    starts = [0, *(begin for begin, _ in spans)] if method is None else method.starts_before(plan.lengths)
     parts = [Part(key_of(identity, [], prefix, plan.scope), 0, len(prefix), starts[0])] if prefix else []
     joint_salt = plan.cache_salt(ids) if not plan.store and plan.is_joint else ""  # contains all documents
     for (begin, end), start in zip(spans, starts[1:], strict=True):
@@ -143,18 +140,3 @@ def parts_of(identity: str, plan: Plan, ids: Sequence[int]) -> list[Part]:
             key = key_of(identity, prefix, ids[begin:end], plan.scope)
         parts.append(Part(key, begin, end, start))
     return parts
-
-
-def starts_of(method: SegmentMethod, lengths: Sequence[int]) -> list[int]:
-    """Return the positions at which the prefix and the documents start in vLLM.
-
-    vLLM starts the suffix at ``sum(lengths)``, often later than the method does. Therefore prefix and documents also
-    start later, by the same distance. Attention does not change, because rotary scores depend only on differences of
-    positions.
-    """
-    edges = list(accumulate(lengths))
-    keys = torch.empty(1, edges[-1], 0)
-    seq = SequenceCall(0, 0, False, 0, keys[:, :0], keys, keys, {}, tuple(pairwise(edges)), Scoring(Encoding(), 1.0))
-    starts = torch.cat((torch.zeros(1, dtype=torch.int64), method.tail_starts(seq, seq.query)[0, 0]))
-    shifted: list[int] = (starts + edges[-1] - method.tail_begin(seq)).tolist()
-    return shifted

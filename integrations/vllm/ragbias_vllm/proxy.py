@@ -9,40 +9,40 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-import torch
 from fastapi import FastAPI
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries
 from ragbias.cache import DocumentCache
-from ragbias.errors import ArgumentError, MethodError, ModelFileError, first_line
+from ragbias.errors import ArgumentError, MethodError
 from ragbias.frameworks.text_orders import check_orders_text
-from ragbias.generation import Generation, GenerationSettings, Request, Usage
-from ragbias.generation.arguments import generation_config
-from ragbias.generation.attaching import computes_documents_separately
-from ragbias.generation.decoding import (
-    CONTEXT,
-    GREEDY,
-    cut_at_stop,
-    decode_tokens,
-    safe_length,
+from ragbias.generation import (
+    Generation,
+    GenerationSettings,
+    GrowingText,
+    Request,
+    check_length,
+    computes_documents_separately,
+    generation_config,
 )
-from ragbias.generation.request import check_length
-from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method, ParallelContextWindows, RoToR, format_method
-from ragbias.models.loading import check_dtype, check_model_path, load_model, load_tokenizer
-from ragbias.models.named import local_path
-from ragbias.serving.app import create_app
-from ragbias.serving.engine import ModelEngine, ServedModel
-from ragbias.serving.errors import ApiError
-from ragbias.serving.schemas import Json
-from ragbias.serving.server import Metrics, log
-from ragbias.serving.settings import ProxySettings, ServerSettings, UpstreamModel
+from ragbias.models.loading import check_dtype, load_model
+from ragbias.serving import (
+    ApiError,
+    Json,
+    Metrics,
+    ModelEngine,
+    ProxySettings,
+    ServedModel,
+    UpstreamModel,
+    WeightlessLM,
+    create_app,
+    log,
+)
 from ragbias_vllm.joint_documents import JointDocuments
 from ragbias_vllm.plans import RUNNABLE, RefusedError, method_of
 from ragbias_vllm.proxy_upstream import SECONDS_BETWEEN_CHECKS, Segments, StoredDocuments, Vllm, parameters_of
@@ -102,33 +102,6 @@ def create_vllm_proxy(
     return create_app(engine, settings, metrics, models.lifespan), engine.load
 
 
-class UpstreamLM(DebiasedLM):
-    """The upstream server's model without weights, which prepares requests. ``window`` is the server's window."""
-
-    def __init__(self, name: str, method: Method, window: int, strip_numbering: bool) -> None:
-        check_model_path(name)
-        tokenizer = load_tokenizer(name, {})
-        super().__init__(_load_without_weights(name), tokenizer, method, strip_numbering=strip_numbering, name=name)
-        self._window = min(window, super().window)
-
-    @property
-    def window(self) -> int:
-        return self._window
-
-
-def _load_without_weights(name: str) -> PreTrainedModel:
-    path = local_path(name)
-    try:
-        config = AutoConfig.from_pretrained(path)
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    except Exception as error:  # damaged files raise errors of any class
-        raise ModelFileError(f"the configuration of {name!r} cannot be loaded: {first_line(error)}") from error
-    with suppress(OSError):  # the file is optional; transformers has derived a generation config from ``config``
-        model.generation_config = GenerationConfig.from_pretrained(path)
-    return model
-
-
 class VllmModels:
     """The models of the upstream server, and whether the server answers."""
 
@@ -156,7 +129,7 @@ class VllmModels:
         for card in (card for card in cards if not card.get("parent")):
             name, window = str(card["id"]), int(card.get("max_model_len") or 2**31)
             path = upstream.model or str(card.get("root") or name)
-            lm = UpstreamLM(path, self._method, window, self._settings.strip_numbering)
+            lm = WeightlessLM(path, self._method, window, self._settings.strip_numbering)
             joint = None
             if self._cache:
                 model = load_model(path, {"dtype": upstream.dtype, "device": "auto"})
@@ -184,35 +157,14 @@ class VllmModels:
                 self._documents.forget()
 
 
-class GrowingText:
-    """Decode a growing sequence of tokens. Each call decodes only the last tokens."""
-
-    def __init__(self, decode: Callable[[Sequence[int]], str], stop: Sequence[str]) -> None:
-        self._decode, self._stop = decode, stop
-        self._ids: list[int] = []  # last tokens, including those of an incomplete character
-        self._before = self._unsent = ""
-
-    def add(self, ids: Sequence[int]) -> str:
-        """Return the new text. An incomplete character or stop string at its end is held back."""
-        self._ids += ids
-        text = self._decode(self._ids)
-        if not text.endswith("\ufffd"):
-            self._unsent += text[len(self._before) :]
-            self._ids = self._ids[-CONTEXT:]
-            self._before = self._decode(self._ids)
-        safe = safe_length(cut_at_stop(self._unsent, self._stop)[0], self._stop)
-        piece, self._unsent = self._unsent[:safe], self._unsent[safe:]
-        return piece
-
-
 class VllmModel(ServedModel):
     """A model of a vLLM server, under the name that clients use."""
 
     def __init__(
         self,
-        lm: DebiasedLM,
+        lm: WeightlessLM,
         name: str,
-        settings: ServerSettings,
+        settings: ProxySettings,
         metrics: Metrics,
         store: StoredDocuments,
         joint: JointDocuments | None,
@@ -250,35 +202,24 @@ class VllmModel(ServedModel):
     ) -> AsyncGenerator[str | Generation, None]:
         """Yield pieces of text, then the complete answer. Closing the generator aborts the request in vLLM."""
         body, eos, segments = self._body(request, settings, salt, streamed)
-        ids: list[int] = []
+        text, finish, cached, usage = GrowingText(self.lm.tokenizer, settings), None, 0, None
         logprobs: list[float] = []
-        decode = partial(decode_tokens, self.lm.tokenizer, keep_special=settings.keep_special)
-        growing, sent, finish, cached, usage = GrowingText(decode, settings.stop), 0, None, 0, None
         running = partial(self.running, streamed=streamed)
         async with aclosing(self._documents.answers(body, segments, running)) as answers:
             async for cached, answer in answers:  # noqa: B007
                 usage = answer.get("usage")
                 for choice in answer["choices"]:
-                    ids += choice["token_ids"] or ()
                     logprobs += (choice.get("logprobs") or {}).get("token_logprobs", ())
                     finish = choice["finish_reason"] or finish
-                    if streamed and (piece := growing.add(choice["token_ids"] or ())):
+                    if piece := text.add(choice["token_ids"] or ()):
                         yield piece
-                        sent += len(piece)
         if finish not in ("stop", "length") or not usage:
             raise ApiError(502, "the upstream server's answer broke off", None, "upstream_broke_off")
-        text = cut_at_stop(decode(ids), settings.stop)[0]
-        if streamed and text[sent:]:
-            yield text[sent:]
-        kept = [index for index, token in enumerate(ids) if token not in eos]
-        yield Generation(
-            text=text,
-            token_ids=[ids[index] for index in kept],
-            usage=Usage(len(body["prompt"]), len(ids), cached),
-            report=replace(request.report, cached_tokens=cached),
-            finish_reason="stop" if finish == "stop" else "length",
-            logprobs=[logprobs[index] for index in kept] if settings.logprobs else None,
-        )
+        whole, rest = text.end()
+        if rest:
+            yield rest
+        scores = logprobs if settings.logprobs else None
+        yield Generation.from_tokens(request, whole, text.ids, eos, cached, finish, scores)
 
     def _body(
         self, request: Request, settings: GenerationSettings, salt: str, streamed: bool
@@ -300,13 +241,12 @@ class VllmModel(ServedModel):
         config, eos, _ = generation_config(
             self.lm.model, self.lm.tokenizer, settings, min(settings.max_new_tokens, self.lm.window - len(ids))
         )
-        greedy = settings.temperature is None or settings.temperature < GREEDY
         seed = settings.seed
         body: Json = {
             "model": reader or self.name,
             "prompt": ids,
             "max_tokens": config.max_new_tokens,
-            "temperature": 0 if greedy else settings.temperature,
+            "temperature": 0 if settings.is_greedy else settings.temperature,
             "top_k": settings.top_k or 0,
             "top_p": 1 if settings.top_p is None else settings.top_p,
             "min_p": 0,

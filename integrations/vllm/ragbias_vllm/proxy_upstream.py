@@ -17,11 +17,7 @@ import httpx
 from prometheus_client import Counter
 
 from ragbias.errors import ServerError
-from ragbias.frameworks.connection import server_address
-from ragbias.serving.errors import ApiError
-from ragbias.serving.proxy import body_lines, read_body, upstream_client, upstream_errors
-from ragbias.serving.schemas import Json
-from ragbias.serving.server import Metrics, log
+from ragbias.serving import ApiError, Json, Metrics, body_lines, log, read_body, upstream_client, upstream_errors
 from ragbias_vllm.joint_documents import JointDocuments
 from ragbias_vllm.plans import Plan
 
@@ -62,17 +58,16 @@ class Vllm:
     """
 
     def __init__(self, url: str, key: str, timeout: float) -> None:
-        self._address = server_address("upstream", url)
-        self._address_to_log = str(httpx.URL(self._address).copy_with(userinfo=b""))  # without the password
-        self._client = upstream_client(self._address, timeout, key)
+        self._client = upstream_client(url, timeout, key)
+        public = str(self._client.base_url.copy_with(userinfo=b""))  # without the password
+        self._address_to_log = public.rstrip("/")
 
     def models(self) -> list[Json]:
         """Return the models of the server. Wait until the server accepts connections."""
-        waited = False
+        url, waited = self._client.base_url.join("v1/models"), False
         while True:
             try:
-                url, headers = f"{self._address}/v1/models", self._client.headers
-                response = httpx.get(url, headers=headers, timeout=SECONDS_FOR_MODELS)
+                response = httpx.get(url, headers=self._client.headers, timeout=SECONDS_FOR_MODELS)
                 break
             except httpx.HTTPError as error:
                 if not waited:

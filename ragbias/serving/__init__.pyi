@@ -1,0 +1,15 @@
+from .app import create_app as create_app
+from .engine import ModelEngine as ModelEngine
+from .engine import ServedModel as ServedModel
+from .errors import ApiError as ApiError
+from .schemas import Json as Json
+from .server import Metrics as Metrics
+from .server import log as log
+from .settings import ProxySettings as ProxySettings
+from .settings import ServerSettings as ServerSettings
+from .settings import UpstreamModel as UpstreamModel
+from .upstream import WeightlessLM as WeightlessLM
+from .upstream import body_lines as body_lines
+from .upstream import read_body as read_body
+from .upstream import upstream_client as upstream_client
+from .upstream import upstream_errors as upstream_errors
