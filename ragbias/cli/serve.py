@@ -183,11 +183,12 @@ def proxy(
     options = {**context.params, "max_body_bytes": max_body_mb * 2**20}
     require_all("serve")
     from ragbias import methods
-    from ragbias.serving.proxy import DocumentsProxy, Upstream, create_proxy
+    from ragbias.serving.proxy import DocumentsProxy, create_proxy
     from ragbias.serving.run import serve as run
     from ragbias.serving.server import Metrics, log_to_stderr
 
     settings = ProxySettings(**select_fields(ProxySettings, options))
+    server = UpstreamModel(**select_fields(UpstreamModel, {**options, "url": upstream, "key": upstream_key}))
     chosen = methods.get(method)
     load: Callable[[], None] | None = None
     if reader or cache or cache_disk or chosen.reusable_documents or isinstance(chosen, methods.RoToR):
@@ -196,10 +197,9 @@ def proxy(
             command = install_command("proxy", "ragbias-vllm", "integrations/vllm")
             raise MissingExtraError(f"ragbias-vllm is not installed; install it with: {command}")
         create: DocumentsProxy = next(iter(plugins)).load()
-        fields = select_fields(UpstreamModel, {**options, "url": upstream, "key": upstream_key})
         quiet_libraries()
-        app, load = create(UpstreamModel(**fields), settings, Metrics())
+        app, load = create(server, settings, Metrics())
     else:
-        app = create_proxy(Upstream(upstream, upstream_key, not api_key, timeout), method, settings, Metrics())
+        app = create_proxy(server, settings, Metrics())
     log_to_stderr()
     run(app, settings, host, port, load)

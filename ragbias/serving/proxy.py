@@ -53,17 +53,11 @@ class PromptText(NamedTuple):
 
 
 class Upstream:
-    """The server behind the proxy.
+    """The server behind the proxy. It gets ``upstream.key`` or, if the proxy has no keys itself, the client's key."""
 
-    Args:
-        key: API key of the upstream server.
-        keep_clients_key: forward the client's API key if ``key`` is empty.
-        timeout: maximum number of seconds to wait for the next byte.
-    """
-
-    def __init__(self, url: str, key: str, keep_clients_key: bool, timeout: float) -> None:
-        self._key, self._keep_clients_key = key, keep_clients_key
-        self.client = upstream_client(url, timeout)
+    def __init__(self, upstream: UpstreamModel, settings: ProxySettings) -> None:
+        self._key, self._keep_clients_key = upstream.key, not settings.api_key
+        self.client = upstream_client(upstream.url, upstream.timeout)
 
     async def send(self, request: Request, body: bytes) -> httpx.Response:
         """Forward a request with a new body. Return the response, whose body has not been read yet."""
@@ -95,19 +89,19 @@ def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in NOT_FORWARDED | named}
 
 
-def create_proxy(upstream: Upstream, method: str | Method, settings: ProxySettings, metrics: Metrics) -> FastAPI:
-    """Create the application of the proxy. ``method`` runs for requests that name no method."""
-    default = methods.get(method)
+def create_proxy(upstream: UpstreamModel, settings: ProxySettings, metrics: Metrics) -> FastAPI:
+    """Create the application of the proxy, for methods that only reorder documents."""
+    default, server = methods.get(upstream.method), Upstream(upstream, settings)
     check_orders_text(default)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await upstream.client.aclose()
+        await server.client.aclose()
 
     async def why_not_ready() -> str:
         try:
-            async with upstream.client.stream("GET", "/v1/models"):
+            async with server.client.stream("GET", "/v1/models"):
                 return ""
         except httpx.HTTPError:
             return "the upstream server does not answer"
@@ -121,11 +115,11 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ProxySettin
         fields = request.state.log_fields
         fields |= {"method_ran": report["method_ran"], "documents": report["n_found"], "source": report["source"]}
         metrics.answers.labels("upstream", report["method_ran"]).inc()
-        return await _forward(request, upstream, json.dumps(body).encode(), report)
+        return await _forward(request, server, json.dumps(body).encode(), report)
 
     async def other(request: Request) -> Response:
         """Forward the request unchanged."""
-        return await _forward(request, upstream, await request.body(), None)
+        return await _forward(request, server, await request.body(), None)
 
     for path in PROMPT_FIELDS:
         app.post(path)(completion)

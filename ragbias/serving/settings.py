@@ -46,7 +46,7 @@ class ProxySettings(ServerSettings):
 
 @dataclass(frozen=True)
 class UpstreamModel:
-    """The upstream server and its model, for a proxy that reuses documents in the server."""
+    """The upstream server of a proxy, and its model, which only a proxy that reuses documents in the server needs."""
 
     url: str = field(repr=False)  # may contain a password
     method: str  # of requests that name none

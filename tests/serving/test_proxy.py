@@ -15,10 +15,10 @@ from serving.conftest import CHAT, DOCUMENTS, QUESTION
 from ragbias import limits
 from ragbias.errors import MethodError
 from ragbias.serving import upstream as upstream_module
-from ragbias.serving.proxy import Upstream, create_proxy
+from ragbias.serving.proxy import create_proxy
 from ragbias.serving.run import open_listener
 from ragbias.serving.server import Metrics
-from ragbias.serving.settings import ProxySettings
+from ragbias.serving.settings import ProxySettings, UpstreamModel
 from support.live_server import listening_app
 
 SORTED = sorted(DOCUMENTS)
@@ -55,10 +55,8 @@ def echo() -> Iterator[tuple[Echo, str]]:
 
 
 def proxied(address: str, method: str = "canonical-order", key: str = "", **settings: object):
-    server_settings = ProxySettings(**settings)
-    return listening_app(
-        create_proxy(Upstream(address, key, not server_settings.api_key, 20), method, server_settings, Metrics())
-    )
+    upstream = UpstreamModel(address, method, key=key, timeout=20)
+    return listening_app(create_proxy(upstream, ProxySettings(**settings), Metrics()))
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +171,7 @@ def test_bodies_that_are_no_objects_are_refused(proxy):
 def test_methods_inside_the_model_are_refused_at_the_start(echo):
     for method in ("pine", "attention-sorting", "permutation-vote", "pced", "mixture"):
         with pytest.raises(MethodError, match="the model runs elsewhere"):
-            create_proxy(Upstream(echo[1], "", True, 5), method, ProxySettings(), Metrics())
+            create_proxy(UpstreamModel(echo[1], method), ProxySettings(), Metrics())
 
 
 def test_keys_are_passed_on_or_replaced(echo):
@@ -264,8 +262,8 @@ def test_an_upstream_that_breaks_off_is_an_upstream_error(odd):
 
 def test_a_silent_upstream_is_an_error_with_the_limit():
     with open_listener("127.0.0.1", 0) as silent:
-        upstream = Upstream(f"http://127.0.0.1:{silent.getsockname()[1]}", "", True, 0.2)
-        app = create_proxy(upstream, "canonical-order", ProxySettings(), Metrics())
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        app = create_proxy(UpstreamModel(address, "canonical-order", timeout=0.2), ProxySettings(), Metrics())
         with listening_app(app) as address:
             response = httpx.post(f"{address}{CHAT}", json=body(DOCUMENTS))
     assert (response.status_code, response.json()["error"]["code"]) == (504, "upstream_timeout")

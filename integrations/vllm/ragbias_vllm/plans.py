@@ -7,14 +7,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 from ragbias import methods
 from ragbias.cache import key_of
 from ragbias.errors import RagBiasError
-from ragbias.methods import AdaptiveParallelEncoding, ParallelContextWindows, RoToR, SegmentMethod
+from ragbias.methods import AdaptiveParallelEncoding, Method, ParallelContextWindows, RoToR, SegmentMethod
 
 LONGEST_TEXT = 100  # maximum number of characters of a method
+NAMES = ("pcw", "ape", "rotor")
 RUNNABLE = "pcw, ape(temperature=1,scale=1), rotor"
 
 
@@ -96,16 +97,22 @@ def plan_of(params: Any, tokens: int) -> Plan:
     return plan
 
 
+def runs_in_vllm(method: Method) -> TypeGuard[SegmentMethod]:
+    """Whether vLLM's attention can run a method."""
+    plain = not isinstance(method, AdaptiveParallelEncoding) or method.temperature == method.scale == 1
+    separate = isinstance(method, ParallelContextWindows) and plain and not method.reader
+    return method.name in NAMES and (method == RoToR() or separate)
+
+
 def method_of(text: str) -> SegmentMethod:
     """Parse a method. Raise ``RefusedError`` for methods that vLLM's attention cannot run."""
     # other methods are not parsed, because their parameters may name files
-    if text.partition("(")[0] in ("pcw", "ape", "rotor") and len(text) <= LONGEST_TEXT:
+    if text.partition("(")[0] in NAMES and len(text) <= LONGEST_TEXT:
         try:
             method = methods.get(text)
         except RagBiasError as error:
             raise RefusedError("method", str(error)) from error
-        plain = not isinstance(method, AdaptiveParallelEncoding) or method.temperature == method.scale == 1
-        if method == RoToR() or (isinstance(method, ParallelContextWindows) and plain and not method.reader):
+        if runs_in_vllm(method):
             return method
     raise RefusedError("method", f"method {text!r} does not run in vLLM's attention; expected one of {RUNNABLE}")
 

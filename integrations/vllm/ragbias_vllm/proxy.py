@@ -44,7 +44,7 @@ from ragbias.serving import (
     log,
 )
 from ragbias_vllm.joint_documents import JointDocuments
-from ragbias_vllm.plans import RUNNABLE, RefusedError, method_of
+from ragbias_vllm.plans import RUNNABLE, runs_in_vllm
 from ragbias_vllm.proxy_upstream import SECONDS_BETWEEN_CHECKS, Segments, StoredDocuments, Vllm, parameters_of
 
 PLAIN = "canonical-order, long-context-reorder, none"
@@ -64,22 +64,12 @@ def document_cache(upstream: UpstreamModel) -> DocumentCache | None:
     return None if folder is None else DocumentCache(memory=None, folder=folder, disk=disk, portable=True)
 
 
-def connector_method(method: Method) -> str:
-    """Return a method as text for the connector, or an empty string if the connector cannot run the method."""
-    try:
-        text = format_method(method)
-        method_of(text)
-    except (MethodError, RefusedError):
-        return ""
-    return text
-
-
 def check_runs(method: Method, joint: bool) -> None:
     """Raise ``MethodError`` unless the connector can run the method, or the method only reorders documents.
 
     ``joint`` is whether this proxy can compute documents together, which rotor needs.
     """
-    if connector_method(method):
+    if runs_in_vllm(method):
         if isinstance(method, RoToR) and not joint:
             raise MethodError(f"{method.name}: vLLM cannot compute its documents; start the proxy with {NEEDED}")
         return
@@ -95,7 +85,7 @@ def create_vllm_proxy(
     """Create the proxy's application, and a function that connects it to the upstream server."""
     method = methods.get(upstream.method)
     check_runs(method, upstream.cache is not None)
-    if upstream.reader and not connector_method(method):
+    if upstream.reader and not runs_in_vllm(method):
         raise ArgumentError(f"reader={upstream.reader!r}; {method.name} takes no reader in vLLM; use pcw")
     models = VllmModels(upstream, method, settings, metrics)
     engine = ModelEngine(models.load, lambda: models.is_healthy)
@@ -228,14 +218,11 @@ class VllmModel(ServedModel):
 
         Defaults for sampling are those of ``DebiasedLM``, not of vLLM.
         """
-        name, reader = connector_method(request.method), ""
-        tokens, segments = request.tokens, None
-        if name:
-            assert isinstance(request.method, AttentionMethod)
-            tokens = tokens.reordered(request.method.document_order(tokens.documents))
-            segments = Segments(name, tokens.prefix, tokens.documents, salt, self.name)
-            if isinstance(request.method, RoToR) and self._joint:
-                segments = replace(segments, joint=self._joint)
+        tokens, method, segments, reader = request.tokens, request.method, None, ""
+        if runs_in_vllm(method):
+            tokens = tokens.reordered(method.document_order(tokens.documents))
+            joint = self._joint if isinstance(method, RoToR) else None
+            segments = Segments(format_method(method), tokens.prefix, tokens.documents, salt, self.name, joint)
             reader = self._reader_of(request)
         ids = tokens.ids
         config, eos, _ = generation_config(
