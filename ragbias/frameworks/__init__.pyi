@@ -11,6 +11,7 @@ from .run_state import Retrievals as Retrievals
 from .run_state import Run as Run
 from .run_state import Runs as Runs
 from .run_state import add_framework as add_framework
+from .text_orders import check_orders_text as check_orders_text
 from .tool_formats import ToolCall as ToolCall
 from .tool_use import AnswerFormat as AnswerFormat
 from .tool_use import StreamedPart as StreamedPart

@@ -19,7 +19,7 @@ from ragbias import methods
 from ragbias.boundaries import Boundaries
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError, MethodError
-from ragbias.frameworks.text_orders import check_orders_text
+from ragbias.frameworks import check_orders_text
 from ragbias.generation import (
     Generation,
     GenerationSettings,
@@ -174,12 +174,8 @@ class VllmModel(ServedModel):
                 f"{request.method.name} cannot reuse documents in this model, because its rotary frequencies depend "
                 "on the prompt's length; use canonical-order or none"
             )
-        report = replace(request.report, backend="vllm", reader=self._reader_of(request))
-        return replace(request, report=report)
-
-    def _reader_of(self, request: Request) -> str:
-        """Return the reader for a request, or an empty string if the request does not use the default method."""
-        return self._reader if request.method == self.lm.method else ""
+        reader = self._reader if request.method == self.lm.method else ""
+        return replace(request, report=replace(request.report, backend="vllm", reader=reader))
 
     async def answer(self, request: Request, settings: GenerationSettings, salt: str = "") -> Generation:
         """Return the complete answer. Cancelling this call aborts the request in vLLM."""
@@ -218,19 +214,18 @@ class VllmModel(ServedModel):
 
         Defaults for sampling are those of ``DebiasedLM``, not of vLLM.
         """
-        tokens, method, segments, reader = request.tokens, request.method, None, ""
+        tokens, method, segments = request.tokens, request.method, None
         if runs_in_vllm(method):
             tokens = tokens.reordered(method.document_order(tokens.documents))
             joint = self._joint if isinstance(method, RoToR) else None
             segments = Segments(format_method(method), tokens.prefix, tokens.documents, salt, self.name, joint)
-            reader = self._reader_of(request)
         ids = tokens.ids
         config, eos, _ = generation_config(
             self.lm.model, self.lm.tokenizer, settings, min(settings.max_new_tokens, self.lm.window - len(ids))
         )
         seed = settings.seed
         body: Json = {
-            "model": reader or self.name,
+            "model": request.report.reader or self.name,
             "prompt": ids,
             "max_tokens": config.max_new_tokens,
             "temperature": 0 if settings.is_greedy else settings.temperature,
