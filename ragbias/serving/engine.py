@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from ragbias.boundaries import Boundaries
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.frameworks import chat_documents
-from ragbias.frameworks.tool_use import AnswerFormat, answer_format, supports_tools
+from ragbias.frameworks.tool_use import answer_format, supports_tools
 from ragbias.generation import Generation, GenerationSettings, Request
 from ragbias.generation.arguments import SAMPLING
 from ragbias.lm import DebiasedLM
@@ -22,7 +21,7 @@ from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import ChatFormatter, CompletionFormatter, Formatter, report_summary
 from ragbias.serving.errors import ApiError, bad_request, translate_errors, unknown_model
-from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, RequestBody, TokenizeRequest
+from ragbias.serving.schemas import ChatRequest, Json, RequestBody, TokenizeRequest
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 
@@ -147,28 +146,20 @@ class ServedModel(ABC):
             form = replace(form, parallel=body.parallel_tool_calls is not False)
             settings = replace(settings, keep_special=form.keep_special)
             formatter = ChatFormatter(self.name, form, body.options.raw)
-            text, boundaries = self._chat_prompt(body, form)
+            chat_text, messages = prompts.chat_renderer(self.lm, body), prompts.template_messages(body)
+            documents = prompts.documents_of(body, self.settings.max_documents)
+            text, boundaries = prompts.render_chat(chat_text, messages, documents, form, self.settings)
         else:
             formatter = CompletionFormatter(self.name)
-            text, boundaries = self._completion_prompt(body)
+            prompts.check_characters(text := body.prompt, self.lm, "prompt")
+            documents = prompts.documents_of(body, self.settings.max_documents)
+            if (found := prompts.find_documents(text, documents, self.settings)) is None:
+                raise prompts.missing_documents("prompt", text, documents or ())
+            boundaries = found
         request = self.prepare(text, boundaries, method, cancelled)
         prompts.check_documents_found(request, body.options.on_missing or self.settings.on_missing)
         formatter.fingerprint = report_summary(request.report)
         return request, formatter, settings
-
-    def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
-        chat_text, messages = prompts.chat_renderer(self.lm, body), prompts.template_messages(body)
-        documents = prompts.documents_of(body, self.settings.max_documents)
-        return prompts.render_chat(chat_text, messages, documents, form, self.settings)
-
-    def _completion_prompt(self, body: CompletionRequest) -> tuple[str, Boundaries]:
-        prompts.check_characters(body.prompt, self.lm, "prompt")
-        documents = prompts.documents_of(body, self.settings.max_documents)
-        if not documents:
-            return body.prompt, prompts.locate_documents(body.prompt, self.settings, documents)
-        if (boundaries := chat_documents.locate_all(body.prompt, documents)) is None:
-            raise prompts.missing_documents("prompt", body.prompt, documents)
-        return body.prompt, boundaries
 
     def _generation_settings(self, body: RequestBody) -> GenerationSettings:
         name, max_tokens = "max_tokens", body.max_tokens

@@ -76,14 +76,17 @@ def check_document_count(documents: Sequence[object], limit: int) -> None:
         raise bad_request("documents", message, "too_many_documents")
 
 
-def locate_documents(text: str, settings: ServerSettings, documents: Sequence[Any] | None = None) -> Boundaries:
-    """Locate documents in a text by the segmenter or the separator of the settings.
+def find_documents(text: str, documents: Sequence[ChatDocument] | None, settings: ServerSettings) -> Boundaries | None:
+    """Locate ``documents`` in a text. Return None if one of them does not occur verbatim.
 
-    If the settings have neither, but the text has two or more XML elements, the elements are the documents.
-    ``documents=[]`` means that the text has no documents.
+    ``documents=[]`` means that the text has no documents. With ``None``, the segmenter or the separator of the settings
+    finds them. If the settings have neither, but the text has two or more XML elements, the elements are the documents.
     """
+    if documents:
+        return chat_documents.locate_all(text, documents)
     elements = document_elements if len(document_elements(text)) > 1 else None
-    found = locate(text, documents=documents, segmenter=settings.segmenter or settings.separator or elements)
+    segmenter = settings.segmenter or settings.separator or elements
+    found = locate(text, documents=None if documents is None else [], segmenter=segmenter)
     check_document_count(found.spans, settings.max_documents)
     return replace(found, reason=NOT_NAMED) if found.reason == NOTHING_GIVEN else found
 
@@ -134,9 +137,10 @@ def render_chat(
     chat = chat_documents.render_conversation(chat_text, messages, form, documents)
     if chat.boundaries is not None:
         return chat.prompt, chat.boundaries
-    if documents:
-        if (boundaries := chat_documents.locate_all(chat.prompt, documents)) is not None:
+    if documents or not chat.blocks:
+        if (boundaries := find_documents(chat.prompt, documents, settings)) is not None:
             return chat.prompt, boundaries
+        assert documents is not None
         check_copies(documents, (message["content"] for message in messages if message["role"] != "assistant"))
         users = [index for index, message in enumerate(messages) if message["role"] == "user"]
         if not users:
@@ -144,8 +148,6 @@ def render_chat(
         inserted = [ChatDocument("", str(document).lstrip()) for document in documents]
         last = messages[users[-1]]
         messages[users[-1]] = {**last, "content": [*inserted, last["content"]]}
-    elif not chat.blocks:
-        return chat.prompt, locate_documents(chat.prompt, settings, documents)
 
     def render(texts: Sequence[str]) -> str:
         replaced = chat_documents.replace_documents(messages, [ChatDocument("", text) for text in texts])

@@ -14,7 +14,6 @@ from fastapi.concurrency import run_in_threadpool
 from ragbias import methods
 from ragbias.boundaries import Boundaries, locate
 from ragbias.display import json_type
-from ragbias.frameworks import chat_documents
 from ragbias.frameworks.chat_documents import ChatDocument
 from ragbias.frameworks.remote import END
 from ragbias.frameworks.text_orders import check_orders_text, order_text
@@ -197,17 +196,12 @@ def _find_text_with_documents(
     texts: Sequence[PromptText], documents: Sequence[ChatDocument] | None, settings: ProxySettings
 ) -> tuple[PromptText | None, Boundaries]:
     """Return the last text that contains all documents, and the boundaries. The text is None if no text does."""
-    if documents == []:
-        return None, locate("", documents=[])
-    boundaries = locate("")
+    boundaries = locate("", documents=[] if documents == [] else None)
     for text in reversed(texts):
-        if documents:
-            if (verbatim := chat_documents.locate_all(text.text, documents)) is not None:
-                return text, verbatim
-            continue
-        boundaries = prompts.locate_documents(text.text, settings)
-        if boundaries.n_found > 1:
-            return text, boundaries
+        if (found := prompts.find_documents(text.text, documents, settings)) is not None:
+            boundaries = found
+            if documents or found.n_found > 1:
+                return text, found
     return None, boundaries
 
 

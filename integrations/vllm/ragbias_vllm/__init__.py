@@ -3,14 +3,6 @@
 vLLM imports ``RagBiasConnector`` from this module. The rest of the package can be imported without vLLM.
 """
 
-from typing import Any
+import lazy_loader
 
-__all__ = ["RagBiasConnector"]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "RagBiasConnector":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ragbias_vllm.connector import RagBiasConnector
-
-    return RagBiasConnector
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
