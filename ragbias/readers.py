@@ -26,11 +26,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ragbias.binding.architectures import architecture_of, decoder_of
+from ragbias.binding.architectures import architecture_of, decoder_of, kv_cache_of
 from ragbias.call_site import warn
 from ragbias.errors import ReaderError, UnsupportedReaderWarning
 from ragbias.methods import Method, format_method, get
-from ragbias.models.kv_cache import kv_cache_of
 
 FILES = WEIGHTS, PEFT, READER = "adapter_model.safetensors", "adapter_config.json", "reader.json"
 PARTIAL = "partial"  # subfolder of an unfinished training

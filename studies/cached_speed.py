@@ -22,6 +22,7 @@ import torch
 from rich.table import Table
 from transformers import PreTrainedModel
 
+from ragbias.binding.architectures import KV_CACHE
 from ragbias.cache import DocumentCache
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError
@@ -29,7 +30,6 @@ from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.attaching import attached_model
 from ragbias.generation.decoding import padded, processors, suffix_likelihoods
 from ragbias.methods import METHODS, JointMethod, Method, NoMethod
-from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora
 from ragbias_eval.cost import spread, synchronized_time

@@ -19,14 +19,13 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ragbias import debias, limits
 from ragbias.attention.primitive import check_backend
-from ragbias.binding.architectures import window_of
+from ragbias.binding.architectures import KV_CACHE, window_of
 from ragbias.binding.hooks import backend_of
 from ragbias.checks import Bounds, check_choice, check_whole_between
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, RagBiasError
 from ragbias.files import writing
 from ragbias.methods import DEFAULT_METHOD, AttentionMethod, JointMethod, Method, NoMethod
-from ragbias.models.kv_cache import KV_CACHE
 from ragbias_eval.cost import (
     Spread,
     describe_machine,

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from ragbias.adaptation.training import Reader
+from ragbias.binding.architectures import KV_CACHE
 from ragbias.generation.decoding import sequence_logprobs
 from ragbias.generation.scoring import continuation_ids, fuse_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Mixture
-from ragbias.models.kv_cache import KV_CACHE
 from studies.readers import Case, document_orders, render_prompt
 
 ANSWER_TOKENS = 32

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.adaptation.teacher import Lesson
+from ragbias.binding.architectures import KV_CACHE
 from ragbias.cache import DocumentCache
 from ragbias.errors import MethodError, ReaderError, find_memory_error, first_line
 from ragbias.files import replacing
@@ -22,7 +23,6 @@ from ragbias.generation.scoring import fuse_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import JointMethod, Method, NoMethod
 from ragbias.methods.segments import SegmentMethod
-from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora, target_layers
 

@@ -1,12 +1,16 @@
-"""The supported model families and the structure of their attention.
+"""The supported model families: the structure of their attention, and the name of their cache.
 
 Importing this module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal
+
+from packaging.version import Version
 
 from ragbias.errors import UnsupportedModelError
 
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
 
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")  # the prompt's length determines the frequencies
+# transformers 5.24 renamed the key-value cache in a model's arguments and output; it still accepts the old argument
+OLD_KV_CACHE = "past_key_values"
+KV_CACHE = "cache" if Version(version("transformers")) >= Version("5.24") else OLD_KV_CACHE
 
 
 @dataclass(frozen=True)
@@ -215,3 +222,8 @@ def attention_modules(decoder: nn.Module, architecture: Architecture) -> list[nn
     """Return the attention module of each layer, in order."""
     layers = decoder.get_submodule(architecture.layers).children()
     return [layer.get_submodule(architecture.attention) for layer in layers]
+
+
+def kv_cache_of(arguments: Mapping[str, Any]) -> Any:
+    """Return the key-value cache in a model's arguments, under its new or old name, or None."""
+    return arguments.get(KV_CACHE, arguments.get(OLD_KV_CACHE))

@@ -19,11 +19,17 @@ from transformers.cache_utils import DynamicLayer
 
 from ragbias.attention.keys import Encoding, Scoring, rotate
 from ragbias.attention.primitive import check_backend
-from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
+from ragbias.binding.architectures import (
+    KV_CACHE,
+    OLD_KV_CACHE,
+    architecture_of,
+    attention_modules,
+    decoder_of,
+    kv_cache_of,
+)
 from ragbias.binding.session import Session, open_session
 from ragbias.errors import BindingError, UnsupportedModelError
 from ragbias.methods import AttentionCall, AttentionMethod, SequenceLayout
-from ragbias.models.kv_cache import KV_CACHE, OLD_NAME, kv_cache_of
 from ragbias.prompt import Span
 
 Rotation: TypeAlias = tuple[Tensor, Tensor] | None
@@ -140,7 +146,7 @@ class Binding(PlainBinding):
             if cache is not None:
                 self._sessions.pop(cache, None)  # the cache's next tokens run without this method
             return None
-        kwargs.pop(OLD_NAME, None)
+        kwargs.pop(OLD_KV_CACHE, None)
         kwargs[KV_CACHE] = cache = self._cache_for(cache, kwargs.get("use_cache"))
         name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
         tokens: Tensor = kwargs[name]

@@ -25,11 +25,17 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ragbias.attention import Scoring
 from ragbias.attention.primitive import choose_backend
-from ragbias.binding.architectures import Architecture, architecture_of, attention_modules, decoder_of, head_dim
+from ragbias.binding.architectures import (
+    Architecture,
+    architecture_of,
+    attention_modules,
+    decoder_of,
+    head_dim,
+    kv_cache_of,
+)
 from ragbias.binding.binding import Binding, PlainBinding, activate, active_binding_of, binding_of
 from ragbias.errors import MethodError, NoDocumentsError, UnsupportedModelError
 from ragbias.methods import AttentionMethod, Method, get
-from ragbias.models.kv_cache import kv_cache_of
 from ragbias.prompt import Span, check_spans
 
 PREFIX = "ragbias-over-"

@@ -13,7 +13,7 @@ from typing import Literal
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
-from ragbias.binding.architectures import window_of
+from ragbias.binding.architectures import KV_CACHE, window_of
 from ragbias.cache import DocumentCache
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
 from ragbias.generation.attaching import attached_model
@@ -29,7 +29,6 @@ from ragbias.generation.decoding import (
 from ragbias.generation.request import Generation, Request, Usage
 from ragbias.generation.scoring import logprobs_of
 from ragbias.methods import JointMethod
-from ragbias.models.kv_cache import KV_CACHE
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,14 @@ from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
 from ragbias.attention import attend
-from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, has_fixed_encodings, head_dim
+from ragbias.binding.architectures import (
+    KV_CACHE,
+    architecture_of,
+    attention_modules,
+    decoder_of,
+    has_fixed_encodings,
+    head_dim,
+)
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attach, backend_of, hooked
 from ragbias.cache import DocumentCache
@@ -30,7 +37,6 @@ from ragbias.checks import check_not_cancelled
 from ragbias.generation.decoding import memory_errors
 from ragbias.generation.request import check_length
 from ragbias.methods import METHODS, AttentionMethod, JointMethod, Method, NoMethod, SequenceCall, SequenceLayout
-from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import Span, TokenisedPrompt
 from ragbias.readers import Lora, apply_reader, reader_of
 
@@ -236,7 +242,7 @@ def compute_jointly(
     binding, cache = Binding(model, method, [documents], private=True), DynamicCache()
     tokens = torch.tensor([[*ids, ids[-1]]], device=model.device)  # a token must follow the documents
     with memory_errors([len(ids)], model.device), hooked(binding):
-        model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        model(tokens, use_cache=True, logits_to_keep=1, **{KV_CACHE: cache})
     return [copy_states(cache, begin, end) for begin, end in parts]
 
 

@@ -23,11 +23,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from ragbias.binding.architectures import KV_CACHE
 from ragbias.errors import NonFiniteLogitsError, OutOfMemoryError, find_memory_error, first_line
 from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.request import Generation
 from ragbias.methods import JointMethod, Method
-from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import Span, TokenisedPrompt
 
 CONTEXT = 4  # number of preceding tokens that can change the text of a token

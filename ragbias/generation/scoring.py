@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from ragbias.binding.architectures import KV_CACHE
 from ragbias.binding.hooks import copy_cache
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
@@ -19,7 +20,6 @@ from ragbias.generation.decoding import RequireFinite, suffix_likelihoods
 from ragbias.generation.request import Request
 from ragbias.methods import JointMethod, Method, NoMethod, VotingMethod
 from ragbias.models.control_tokens import encode
-from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import TokenisedPrompt
 
 

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, PreTrainedModel
 
 import ragbias
+from ragbias.binding.architectures import KV_CACHE
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attach, hooked
 from ragbias.generation.decoding import padded
@@ -19,7 +20,6 @@ from ragbias.generation.scoring import prefill
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionCall, AttentionMethod, ChannelScaling, NoMethod, SequenceLayout
 from ragbias.methods.attention_sorting import DocumentAttention
-from ragbias.models.kv_cache import KV_CACHE
 from ragbias.prompt import TokenisedPrompt
 from ragbias_eval.calibration.samples import CalibrationSettings, Sample, draw_strings
 
