@@ -27,7 +27,8 @@ from ragbias.boundaries.text import (
 from ragbias.errors import AmbiguousSegmentsError
 
 MAX_FIRST_HEADER = 500  # characters before the first document that are searched for its header
-RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
+RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}(?=\n))*\s*")  # white space and lines such as ``---``, but not ``### ``
+BREAK = re.compile(r"\n\s*|[^\S\n]+")  # without the blanks at the end of a line, as in an empty heading, ``### ``
 AMBIGUOUS_SPACE = (
     "some documents begin or end with white space that cannot be distinguished from the separator; "
     "strip the documents, or join them with a blank line"
@@ -221,7 +222,7 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
     """Return the common separator, and the header at the end of each gap."""
     separators, headers = [], []
     for gap in gaps:  # the longest break is part of the separator
-        blank = max(re.finditer(r"\s+", gap), key=lambda space: (space[0].count("\n"), len(space[0])), default=None)
+        blank = max(BREAK.finditer(gap), key=lambda space: (space[0].count("\n"), len(space[0])), default=None)
         separator = RULES.match(gap)
         if blank is None or separator is None or blank.start() >= separator.end():
             raise AmbiguousSegmentsError(

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from ragbias import Prompt
 from ragbias.boundaries import locate
+from ragbias.boundaries.sources import KnownText
 from ragbias.errors import AmbiguousSegmentsError
-from support.random_templates import documents, named, outcome, template
+from support.random_templates import LONGER, documents, named, outcome, template
 
 SEEDS = st.integers(0, 10**9)
 
@@ -55,6 +56,25 @@ def test_a_printed_list_is_split_alike_for_any_documents(write, ending, beginnin
     texts = ["The falcon is red." + ending, beginning + "Two herons stand.", "An owl's asleep."]
     prompts = [f"Context: {write(list(order))}\n\nWhich?" for order in itertools.permutations(texts)]
     assert len({segments(text, texts) for text in prompts}) == 1
+
+
+@pytest.mark.parametrize("header", ["### {}\n", "### {}\n\n", "--- {}\n", "### {}\nSource: a.txt\n"])
+@pytest.mark.parametrize("separator", ["\n\n", "\n", "\n---\n", "\n\n---\n\n"])
+@pytest.mark.parametrize("titles", [["Owls", ""], ["Owls", "Gates", ""], ["Owls", "", ""]])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_heading_with_an_empty_title_stays_a_heading(header, separator, titles, known):
+    texts = dict(zip(LONGER, titles, strict=False))
+    named = [KnownText.of(text, {"title": title}) if known else text for text, title in texts.items()]
+    blocks = [header.format(title) + text for text, title in texts.items()]
+    outcomes = {
+        outcome("Context:\n\n" + separator.join(order) + "\n\nQuestion: which?", named, "run")
+        for order in itertools.permutations(blocks)
+    }
+    (split,) = outcomes
+    if "\n\n" in header and "\n\n" not in separator:
+        assert split is None
+    else:
+        assert all(any(block in document for document in split[1]) for block in blocks)
 
 
 @pytest.mark.parametrize("separator", ["\n\n", "\n", "\n---\n", "\n\n---\n\n"])
