@@ -197,7 +197,7 @@ def _can_be_split(text: str, result: Boundaries) -> bool:
         split(text, result.spans, DocumentNumbers(), strip_numbering=False)
         return True
     with suppress(AmbiguousSegmentsError):
-        numbers = find_numbering(text, result.texts or result.spans, result.metadata)
+        numbers = find_numbering(text, result.texts or result.spans, result.metadata, result.spans)
         split(text, result.spans, numbers, strip_numbering=True)
         return True
     return False

@@ -8,8 +8,9 @@ so but split the gaps differently, the documents are not extended.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ragbias.boundaries.matching import is_bounded, is_number
@@ -87,17 +88,33 @@ def _extend_by_template(text: str, spans: Sequence[CharSpan], fields: Sequence[F
     if not any(fields) or not any(map(contains_words, gaps)) or max(map(len, gaps)) > MAX_GAP:
         return None
     distinct = _distinct_fields(fields)
+    apply = functools.partial(_apply_template, text, spans, gaps, distinct)
     for index in sorted(range(len(gaps)), key=lambda index: len(gaps[index]))[:MAX_REFERENCES]:
         gap = gaps[index]
         values = _find_values(gap, distinct[index], distinct[index + 1])
         words = dict.fromkeys(gap[value.begin : value.end] for value in values)
         for word in ("", *words):  # one of the values may be a word of the template instead
             templates = _templates(gap, [value for value in values if gap[value.begin : value.end] != word])
-            found = [_apply_template(text, spans, gaps, distinct, template) for template in templates]
-            different = {tuple(blocks) for blocks in found if blocks}
+            found = [blocks for each in templates if (blocks := apply(each)) and not _is_numbering(each, apply)]
+            different = set(map(tuple, found))
             if different:
                 return list(different.pop()) if len(different) == 1 else None
     return None
+
+
+def _is_numbering(template: _Template, apply: Callable[[_Template], object]) -> bool:
+    """Whether all values of a template are the documents' numbers. Some of them may equal metadata by chance."""
+    numbers = _select_fields(template, lambda names: names.intersection(NUMBERS))
+    metadata = _select_fields(template, lambda names: names.difference(NUMBERS) or names)
+    return apply(numbers) is not None and apply(metadata) is None
+
+
+def _select_fields(template: _Template, select: Callable[[frozenset[str]], frozenset[str]]) -> _Template:
+    footer, header = (
+        tuple(part if isinstance(part, str) else select(part) for part in parts)
+        for parts in (template.footer, template.header)
+    )
+    return _Template(footer, template.between, header)
 
 
 def _distinct_fields(fields: Sequence[Fields]) -> list[Fields]:

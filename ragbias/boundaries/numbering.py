@@ -16,7 +16,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from ragbias.boundaries.splitting import DocumentNumbers
-from ragbias.boundaries.text import DOCUMENT_LABEL, NUMBERED_HEADER, CharSpan, message_around, regions_outside
+from ragbias.boundaries.text import DOCUMENT_LABEL, NUMBER, NUMBERED_HEADER, CharSpan, message_around
 
 REACH = 1000  # characters around a document that are searched for its number
 INSIDE = 300  # characters at the beginning of a document that are searched for its number
@@ -157,11 +157,17 @@ def _normalise(part: str) -> str:
 Series = Sequence[Candidate]  # one candidate for each document
 
 
-def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Collection[str]] = ()) -> DocumentNumbers:
+def find_numbering(
+    text: str,
+    spans: Sequence[CharSpan],
+    metadata: Sequence[Collection[str]] = (),
+    blocks: Sequence[CharSpan] = (),
+) -> DocumentNumbers:
     """Return the numbers of the documents at ``spans``. The spans may include headers.
 
     ``metadata`` lists the metadata values of each document. Numbers inside these values are ignored. References to a
-    document's number, for example in the question, are also ignored.
+    document's number, for example in the question, are also ignored. ``blocks`` are the spans extended to the metadata.
+    A number inside a block cannot belong to a neighbouring document.
     """
     if len(spans) < 2:
         return DocumentNumbers()
@@ -169,12 +175,12 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     cuts: dict[CharSpan, int] = {}
     taken: set[CharSpan] = set()
     footers: list[Series] = []  # numbers after the documents that equal metadata, perhaps by chance
-    before, after = _regions_around(text, spans)
+    before, after = _regions_around(text, spans, blocks or spans)
     inside = _regions_in_headers(text, spans)
     for exact, regions in itertools.product((True, False), (after, before, *inside)):
         for series in regions.certain_series(exact, taken):
             if not _belong_to_metadata(text, series, values):
-                begins_line = not any(c.line.rstrip("([{#").strip() for c in regions.without_edge(series))
+                begins_line = regions.begin_lines(series)
                 cuts |= {_span_to_cut(text, candidate, begins_line): candidate.document for candidate in series}
             elif regions is after:
                 footers.append(series)
@@ -184,11 +190,14 @@ def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Coll
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
     counted = [before.even_series(taken, after), *(regions.even_series(taken) for regions in (after, *inside))]
     doubtful = any(
-        (_is_consecutive(series) and not all(PAGE.search(candidate.line) for candidate in series))
-        or not _belong_to_metadata(text, series, values)
+        (_is_consecutive(series) and not all(map(_is_page, series))) or not _belong_to_metadata(text, series, values)
         for series in itertools.chain(*counted, beginnings.heading_series(taken), footers)
     )
     return DocumentNumbers(tuple(_make_disjoint(cuts)), doubtful)
+
+
+def _is_page(candidate: Candidate) -> bool:
+    return PAGE.search(candidate.line) is not None
 
 
 def _is_consecutive(series: Series) -> bool:
@@ -211,13 +220,27 @@ class _Regions:
                 if index >= MAX_COMPARED and candidate.kind != "figure":
                     continue
                 keys = candidate.keys()
-                if index == edge == 0 and not candidate.line[-1:].isalnum():  # other text may precede the first header
-                    keys += candidate._replace(line="").keys()
+                # other text, but not a word, may precede the first header in its line
+                if index == edge == 0 and not candidate.line.rstrip()[-1:].isalnum():
+                    keys += candidate._replace(line="").keys()[:1]
                 for key in dict.fromkeys(keys):
                     self.groups.setdefault(key, {}).setdefault(index, []).append(candidate)
 
     def without_edge(self, series: Series) -> Series:
         return [candidate for candidate in series if candidate.document != self.edge]
+
+    def begin_lines(self, series: Series) -> bool:
+        """Whether the numbers begin their lines, perhaps after a bracket. Footers may follow the text in its line."""
+        inner = self.without_edge(series)
+        if self.edge and not all("\n" in self.lead(candidate) for candidate in inner):
+            return False
+        return not any(candidate.line.rstrip("([{#").strip() for candidate in inner)
+
+    def lead(self, candidate: Candidate) -> str:
+        return self.text[candidate.region[0] : candidate.begin]
+
+    def tail(self, candidate: Candidate) -> str:
+        return self.text[candidate.end : candidate.region[1]]
 
     def certain_series(self, exact: bool, taken: AbstractSet[CharSpan]) -> Iterator[Series]:
         """Yield series of numbers that belong to the template. ``exact`` requires the same word before all numbers."""
@@ -232,22 +255,29 @@ class _Regions:
     def _may_be_other_text(self, series: Series, exact: bool) -> bool:
         """Whether the numbers may be content of the documents, or other text in the ``edge`` region."""
         inner = self.without_edge(series)
-        totals = {total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in inner}
+        totals = {total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in series}
         if len(totals) > 1 or any(candidate.may_be_content for candidate in inner):
             return True
         if self.edge == 0:  # in the text before the documents, only a number near the first document counts
-            lines = [self.text.count("\n", candidate.end, candidate.region[1]) for candidate in series]
+            lines = [self.tail(candidate).count("\n") for candidate in series]
             return lines[0] not in lines[1:]
-        leads = {self.text[candidate.region[0] : candidate.begin] for candidate in series}
-        return self.edge is not None and len(leads) > 1 and not exact  # the last number may be part of the question
+        if self.edge is None:
+            return False
+        if all("\n" in self.lead(candidate) and "\n" not in self.tail(candidate) for candidate in inner):
+            return True  # the numbers precede the next document in its line, so the last one follows no document
+        return len(set(map(self.lead, series))) > 1 and not exact  # the last number may be part of the question
 
     def _aligned_series(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
         """Yield series with one candidate per region if all regions except ``edge`` have equally many candidates."""
         inner = {len(region) for index, region in enumerate(by_region) if index != self.edge}
         count = inner.pop()
         if not inner and all(len(region) >= count for region in by_region):
-            equal = [region[:count] if i else region[len(region) - count :] for i, region in enumerate(by_region)]
-            yield from zip(*equal, strict=True)
+            first, *others = by_region
+            if self.edge == 0:  # prefer a number with the same text after it as the other numbers
+                tails = {NUMBER.sub("0", self.tail(candidate)) for candidate in itertools.chain.from_iterable(others)}
+                alike = [candidate for candidate in first if NUMBER.sub("0", self.tail(candidate)) in tails]
+                first = alike if len(alike) >= count else first
+            yield from zip(first[-count:], *(region[:count] for region in others), strict=True)
 
     def even_series(self, taken: Collection[CharSpan], after: _Regions | None = None) -> Iterator[Series]:
         """Yield series whose values change by the same step from document to document.
@@ -259,7 +289,10 @@ class _Regions:
         for key, found in groups.items():
             between = after and self.edge not in found and after.edge not in after.groups.get(key, ())
             indices = range(1 if between else 0, min(len(self.spans), MAX_COMPARED))
-            by_value = [{c.value: c for c in found.get(index, ()) if c.span not in taken} for index in indices]
+            by_value = [  # a number that is no page comes last, so it is used
+                {c.value: c for c in sorted(found.get(index, ()), key=_is_page, reverse=True) if c.span not in taken}
+                for index in indices
+            ]
             constant = len(by_value) == 2 and by_value[0].keys() == by_value[1].keys()
             if len(by_value) > 1 and all(by_value) and not constant:
                 for first, second in itertools.product(*by_value[:2]):
@@ -276,12 +309,14 @@ class _Regions:
                 yield series
 
 
-def _regions_around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
-    first, last = spans[0][0], spans[-1][1]
-    message_begin, message_end = message_around(text, first, last)
-    gaps = regions_outside(text, spans)[1:-1]
-    before = [(max(begin, end - REACH), end) for begin, end in [(message_begin, first), *gaps]]
-    after = [(begin, min(end, begin + REACH)) for begin, end in [*gaps, (last, message_end)]]
+def _regions_around(text: str, spans: Sequence[CharSpan], blocks: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
+    """Return the regions before and after the documents, without the blocks of neighbouring documents."""
+    begins, ends = zip(*spans, strict=True)
+    block_begins, block_ends = zip(*blocks, strict=True)
+    message_begin, message_end = message_around(text, begins[0], ends[-1])
+    before = [(max(low, end - REACH), end) for low, end in zip([message_begin, *block_ends], begins, strict=False)]
+    limits = [*block_begins[1:], message_end]
+    after = [(begin, min(limit, begin + REACH)) for begin, limit in zip(ends, limits, strict=True)]
     return _Regions(text, before, 0), _Regions(text, after, len(spans) - 1)
 
 

@@ -80,7 +80,7 @@ def find_origin(
         )
     if tokenizer is not None:  # marks do not change the length of the text, so the spans stay valid
         prompt = control_tokens(tokenizer).shield(prompt, boundaries.spans)
-    numbers = find_numbering(prompt, boundaries.texts or boundaries.spans, boundaries.metadata)
+    numbers = find_numbering(prompt, boundaries.texts or boundaries.spans, boundaries.metadata, boundaries.spans)
     why_unsplit = ""
     try:
         parts, flat = split_text(prompt, boundaries.spans, strip_numbering, numbers)
