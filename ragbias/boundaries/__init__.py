@@ -1,9 +1,14 @@
 """Find the retrieved documents in a flat prompt. This package needs neither torch nor a framework.
 
-``locate`` takes document texts from ``sources``, and ``retrievals`` finds those of one source: it searches for the
-texts (``matching``), chooses one occurrence of each (``assignment``) and adds the metadata around it
-(``metadata_blocks``). Without texts, the ``recognisers`` find documents. ``splitting`` cuts the prompt at the
-documents. ``numbering`` finds the documents' numbers, so that they can be removed.
+1. ``locating``: ``locate`` takes document texts from one source after another. ``sources`` stores them.
+2. ``retrievals`` finds the texts of one source: ``matching`` searches for them, and ``assignment`` chooses the message
+   and one occurrence of each text. ``metadata_blocks`` extends each text to the title and other metadata around it.
+3. ``recognisers``: without such texts, a segmenter or numbered headers show where the documents are.
+4. ``numbering`` finds the documents' numbers, so that they can be removed.
+5. ``splitting`` cuts the prompt into the text before, the documents with their separators, and the text after.
+
+If a step has several possible results, no documents are found, or the prompt is not split, and there is a reason.
+``text`` contains the patterns that several steps use.
 """
 
 from ragbias.boundaries.locating import locate

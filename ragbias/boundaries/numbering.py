@@ -174,24 +174,20 @@ def find_numbering(
     values = metadata or [()] * len(spans)
     cuts: dict[CharSpan, int] = {}
     taken: set[CharSpan] = set()
-    footers: list[Series] = []  # numbers after the documents that equal metadata, perhaps by chance
     before, after = _regions_around(text, spans, blocks or spans)
     inside = _regions_in_headers(text, spans)
     for exact, regions in itertools.product((True, False), (after, before, *inside)):
         for series in regions.certain_series(exact, taken):
-            if not _belong_to_metadata(text, series, values):
-                begins_line = regions.begin_lines(series)
-                cuts |= {_span_to_cut(text, candidate, begins_line): candidate.document for candidate in series}
-            elif regions is after:
-                footers.append(series)
-            else:
+            if _belong_to_metadata(text, series, values):
                 continue
+            begins_line = regions.begin_lines(series)
+            cuts |= {_span_to_cut(text, candidate, begins_line): candidate.document for candidate in series}
             taken.update(candidate.span for candidate in series)  # they are not part of the next document's header
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
     counted = [before.even_series(taken, after), *(regions.even_series(taken) for regions in (after, *inside))]
     doubtful = any(
         (_is_consecutive(series) and not all(map(_is_page, series))) or not _belong_to_metadata(text, series, values)
-        for series in itertools.chain(*counted, beginnings.heading_series(taken), footers)
+        for series in itertools.chain(*counted, beginnings.heading_series(taken))
     )
     return DocumentNumbers(tuple(_make_disjoint(cuts)), doubtful)
 
