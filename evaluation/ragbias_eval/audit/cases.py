@@ -47,6 +47,10 @@ class AuditCase:
         model = getattr(self.recorded.lm, "model", None)
         return self.greedy and model is not None and (model.dtype, model.device.type) == (torch.float32, "cpu")
 
+    def count_repetitions(self, orders: int) -> int:
+        """Return how often the retrieved order runs again: once if greedy, else as often as there are other orders."""
+        return 1 if self.greedy else orders - 1
+
     @property
     def prompt(self) -> Prompt:
         return self.recorded.request.origin.parts

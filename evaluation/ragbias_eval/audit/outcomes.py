@@ -22,7 +22,7 @@ RECOMMENDED_QUESTIONS = 100  # enough questions for a verdict in most audits
 THRESHOLD = 0.10  # smallest share of flips above the noise floor that is a problem
 MAX_PARTS = 5  # maximum number of equal parts into which positions are grouped
 
-Progress = Callable[[Mapping[str, int]], None]
+Progress = Callable[[int, int], None]  # arguments: number of finished answers, number of all answers
 
 
 class PositionPreference(NamedTuple):
@@ -119,25 +119,30 @@ def audit(
     methods: Mapping[str, Method],
     orders: int = 4,
     seed: int = 0,
-    progress: Progress = lambda flips: None,
+    progress: Progress = lambda done, total: None,
 ) -> Audit:
     """Answer every question with every method, in several orders and in repetitions of the retrieved order.
 
-    The first method is that of the unchanged pipeline. ``progress`` is called after each question of each method, with
-    the number of flips by label. ``KeyboardInterrupt`` after ``MIN_QUESTIONS`` questions returns the results so far.
+    The first method is that of the unchanged pipeline. ``progress`` is called after each batch of answers.
+    ``KeyboardInterrupt`` after ``MIN_QUESTIONS`` questions returns the results so far.
     """
     check_count(len(cases))
     case_orders = [audit_orders(len(case.prompt.documents), orders, seed + index) for index, case in enumerate(cases)]
     answered: dict[str, list[Answers]] = {label: [] for label in methods}
-    flips = dict.fromkeys(methods, 0)
+    pairs = list(zip(cases, case_orders, strict=True))
+    total, done = len(methods) * sum(len(each) + case.count_repetitions(len(each)) for case, each in pairs), 0
+
+    def advance(answers: int) -> None:
+        nonlocal done
+        done += answers
+        progress(done, total)
+
     try:
-        for case, arranged in zip(cases, case_orders, strict=True):
-            runs = _CaseRuns(case)
+        advance(0)
+        for case, arranged in pairs:
+            runs = _CaseRuns(case, advance)
             for label, method in methods.items():
-                answers = runs.answer(arranged, method)
-                answered[label].append(answers)
-                flips[label] += answers_differ(case.question, answers.by_order)
-                progress(flips)
+                answered[label].append(runs.answer(arranged, method))
     except KeyboardInterrupt:
         if (finished := min(map(len, answered.values()))) < MIN_QUESTIONS:
             raise
@@ -151,36 +156,42 @@ def audit(
 
 
 class _CaseRuns:
-    """Run one question in several orders with several methods. Identical greedy computations run only once."""
+    """Run one question in several orders with several methods. Identical greedy computations run only once.
 
-    def __init__(self, case: AuditCase) -> None:
-        self._case = case
+    ``advance`` is called with the number of answers that were just computed or copied.
+    """
+
+    def __init__(self, case: AuditCase, advance: Callable[[int], None]) -> None:
+        self._case, self._advance = case, advance
         self._computed: dict[Hashable, Generation] = {}
 
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> Answers:
         """Answer the question in all orders, then again in the retrieved order.
 
-        With greedy decoding, the retrieved order runs again once. With sampling, it runs again as often as there are
-        other orders. If repetitions cannot change the answer, or if greedy decoding runs the same computation in all
-        orders, the first answer is copied instead.
+        If repetitions cannot change the answer, or if greedy decoding runs the same computation in all orders, the
+        first answer is copied instead.
         """
         case = self._case
         requests = [case.request(order, method) for order in orders]
         ran = requests[0].report.method_ran in ({method.name, "none"} if method.selective else {method.name})
         by_order = self._answer_texts(requests)
+        count = case.count_repetitions(len(orders))
         if case.exact or (case.greedy and len(set(map(_computation_key, requests))) == 1):
-            return Answers(by_order, by_order[:1] * 2, ran)
-        repetitions = [requests[0]] * (1 if case.greedy else len(orders) - 1)
-        return Answers(by_order, [by_order[0], *self._answer_texts(repetitions, first_attempt=1)], ran)
+            self._advance(count)
+            return Answers(by_order, by_order[:1] * (1 + count), ran)
+        return Answers(by_order, [by_order[0], *self._answer_texts(requests[:1] * count, first_attempt=1)], ran)
 
     def _answer_texts(self, requests: Sequence[Request], first_attempt: int = 0) -> list[str]:
         if not self._case.greedy:
-            return [generation.text for generation in generate_answers(self._case, requests, first_attempt)]
+            generations = generate_answers(self._case, requests, first_attempt)
+            self._advance(len(requests))
+            return [generation.text for generation in generations]
         keys = [(first_attempt, _computation_key(request)) for request in requests]
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._computed}
         if missing:
             generations = generate_answers(self._case, list(missing.values()))
             self._computed.update(zip(missing, generations, strict=True))
+        self._advance(len(requests))
         return [self._computed[key].text for key in keys]
 
 

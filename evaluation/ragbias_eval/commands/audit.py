@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -107,12 +106,10 @@ def audit(
         with terminal.status("Measuring the cost of the methods"):
             costs = measure_costs(lm, [case.prompt for case in cases[:2]], compared, min(2, len(cases)))
     with terminal.progress() as bar:
-        task = bar.add_task("answering", total=len(cases) * len(compared))
-
-        def show_flips(flips: Mapping[str, int]) -> None:
-            bar.update(task, advance=1, description="flips: " + ", ".join(f"{name} {n}" for name, n in flips.items()))
-
-        result = measure(cases, compared, orders, seed, show_flips)
+        task = bar.add_task("answering", total=None)
+        result = measure(
+            cases, compared, orders, seed, lambda done, total: bar.update(task, completed=done, total=total)
+        )
     advice = recommend_method(result, {label: cost["prefill_ratio"][0] for label, cost in costs.items()}, consistency)
     if left_out := len(distinct) - len(cases):
         terminal.console.print(f"{left_out} questions left out: their prompts have fewer than two documents")
