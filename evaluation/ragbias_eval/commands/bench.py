@@ -95,8 +95,7 @@ def bench(
         terminal.console.print(resume if holds_records(settings.out) else "Stopped before any record was finished.")
         raise
     for result in summary["results"]:
-        for table in as_tables(result):
-            terminal.console.print(table)
+        terminal.console.print(*as_tables(result), sep="\n")
     terminal.console.print(f"Written: {settings.out / ROWS}, {settings.out / SUMMARY}")
     terminal.write_json(summary, json_path)
 

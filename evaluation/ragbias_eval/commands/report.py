@@ -30,12 +30,10 @@ def report(
     runs = [read_run(folder) for folder in folders]
     summary = summarise_runs(runs)
     for result in summary["results"]:
-        for table in tables.as_tables(result):
-            console.print(table)
+        console.print(*tables.as_tables(result), sep="\n")
         if against is not None:
             result["minus"] = {against: differences_from(result, runs, against)}
-            for table in tables.as_tables_against(result, result["minus"][against], against):
-                console.print(table)
+            console.print(*tables.as_tables_against(result, result["minus"][against], against), sep="\n")
         for note in result["notes"]:
             console.print(f"- {note}")
     for measure, legend in tables.LEGENDS.items():

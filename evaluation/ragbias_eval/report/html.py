@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ragbias.data.intervals import LEVEL, format_figure
 from ragbias.display import printable
-from ragbias_eval import ACCURACY, LOGPROB
+from ragbias_eval import ACCURACY, LOGPROB, REFERENCE
 from ragbias_eval.measures.aggregates import figures_of
 from ragbias_eval.report import figures, tables
 from ragbias_eval.report.figures import Style
@@ -23,8 +23,9 @@ from ragbias_eval.runs import Run
 READING_NOTES = (
     "Tables are sorted by the worst position, best method first. Position 1 is the first document of the prompt.",
     f"Numbers in small print are {LEVEL}% bootstrap intervals over questions. Differences from the plain model (none) "
-    "are paired by question. Intervals of the worst position and of the gap are corrected for bias, because the lowest "
-    "of several noisy figures is too low. Corrected intervals are less exact.",
+    f"are paired by question. mean - {REFERENCE}'s worst and best: the method's mean over positions minus the plain "
+    "model's worst and best position. Intervals of the worst position and of the gap are corrected for bias, because "
+    "the lowest of several noisy figures is too low. Corrected intervals are less exact.",
     "Flips compare all orders of a question: positions of the gold document and, depending on the settings, shuffles. "
     "With more orders, more answers flip. A flip rate below the noise means nothing.",
     "An answer that never changes can still be wrong, so read flips together with accuracy.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group
@@ -17,10 +17,7 @@ from ragbias_eval.measures.aggregates import figures_of
 
 WIDTH = 80  # columns of a terminal
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
-AGAINST_PLAIN = (
-    f"mean - {REFERENCE}, mean - {REFERENCE}'s worst, mean - {REFERENCE}'s best: the method's mean over positions "
-    "minus the plain model's mean, worst and best position, paired by question"
-)
+AGAINST_PLAIN = f"mean - {REFERENCE}: the method's mean over positions minus the plain model's mean, paired by question"
 LEGENDS = {
     ACCURACY: "worst, mean, gap: accuracy over the positions of the gold document; "
     f"{AGAINST_PLAIN}; flips: questions whose answer depends on the order of the documents; noise: "
@@ -34,7 +31,11 @@ OTHER_FIGURES = {  # heading and format by measure and name
     ACCURACY: {"flip_rate": ("flips", ".0%"), "noise_floor": ("noise", ".0%")},
     LOGPROB: {"spread": ("spread", ".2f"), "kl": ("KL", ".2f"), "agreement": ("agree", ".0%")},
 }
-FULL_COLUMNS = ("method", "worst", f"mean - {REFERENCE}")  # columns with intervals in the terminal
+INTERVAL_COLUMNS = ("worst", f"mean - {REFERENCE}")  # columns of the first table in the terminal
+ESTIMATE_COLUMNS = (  # columns of the second; those that only the HTML page shows follow from the others
+    "mean", "gap", "flips", "noise", "spread", "KL", "agree", "order", "prefill", "no verdict", "swap-consistent",
+    "prefers first",
+)  # fmt: skip
 ORDER_LEGEND = (
     "agreement (Kendall's tau) between the orders in which a method presents the same documents for different input "
     "orders: 1 always the same, 0 unrelated, -1 reversed. For the plain model (none), these are the input orders."
@@ -176,24 +177,25 @@ def _format_cells(result: Mapping[str, Any], label: str, measure: str) -> dict[s
     return cells
 
 
-def as_tables(result: Mapping[str, Any]) -> list[Group]:
-    """Build tables for a terminal, one per measure. Only ``FULL_COLUMNS`` show intervals."""
-    made = []
+def as_tables(result: Mapping[str, Any]) -> Iterator[Group]:
+    """Yield, for each measure, two tables for a terminal: figures with intervals, then other figures."""
     for grid in build_grids(result):
-        rows = [
-            [cell if name in FULL_COLUMNS else cell.split(" (")[0] for name, cell in zip(grid.head, row, strict=True)]
-            for row in grid.rows
-        ]
-        made.append(fit_terminal(replace(grid, rows=rows)))
-    return made
+        intervals, estimates = (
+            [index for index, name in enumerate(grid.head) if name in names]
+            for names in (INTERVAL_COLUMNS, ESTIMATE_COLUMNS)
+        )
+        first = make_table("", "method", *(grid.head[index] for index in intervals))
+        second = make_table("", "method", *(grid.head[index] for index in estimates))
+        for row in grid.rows:
+            first.add_row(Text(row[0]), *(row[index] for index in intervals))
+            second.add_row(Text(row[0]), *(row[index].split(" (")[0] for index in estimates))
+        yield Group(Text(grid.title, style="italic"), first, second)
 
 
-def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Group]:
+def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Table]:
     """Yield a table of differences from ``label`` for each measure. ``minus`` comes from ``differences_from``."""
     for measure, methods in minus.items():
-        rows = [
-            [name, *(format_figure(figures[of], "+.2f") for of in ("mean", "worst"))]
-            for name, figures in methods.items()
-        ]
-        head = ["method", f"mean - {label}'s", f"worst - {label}'s"]
-        yield fit_terminal(Grid(format_title(result, measure), head, rows))
+        table = make_table(f"{format_title(result, measure)}, minus {label}", "method", "mean", "worst")
+        for name, figures in methods.items():
+            table.add_row(Text(name), *(format_figure(figures[of], "+.2f") for of in ("mean", "worst")))
+        yield table
