@@ -18,6 +18,7 @@ from ragbias_eval import TASK_NAMES
 if TYPE_CHECKING:
     from ragbias_eval.bench_settings import BenchSettings
 
+REQUIRED = "Required, here or in the YAML file."
 TASK_OPTIONS = ("data", "documents", "positions", "orders", "indices", "chat", "explain", "shorten")
 
 
@@ -31,12 +32,10 @@ def bench(
     files: Annotated[
         list[Path] | None, typer.Argument(help="A YAML file with all settings, or data files as in --data.")
     ] = None,
-    task: Annotated[list[str] | None, typer.Option(help=f"{', '.join(TASK_NAMES)}.")] = None,
+    task: Annotated[list[str] | None, typer.Option(help=f"{REQUIRED} {', '.join(TASK_NAMES)}.")] = None,
     data: Annotated[list[Path] | None, typer.Option(help="The task's data files, in their official format.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help=f"{terminal.MODELS} Repeatable.")] = None,
-    methods: Annotated[
-        str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
-    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help=f"{REQUIRED} {terminal.MODELS} Repeatable.")] = None,
+    methods: Annotated[str | None, typer.Option(help=f"{REQUIRED} See `ragbias methods`; e.g. none,pine,pcw.")] = None,
     documents: Annotated[Numbers | None, integer(limits.DOCUMENTS, "Numbers of documents, e.g. 10,20.", True)] = None,
     positions: Annotated[Numbers | None, integer(limits.POSITIONS, "Gold positions, from 0, e.g. 0,4,9.", True)] = None,
     orders: Annotated[
@@ -71,7 +70,7 @@ def bench(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for rows.jsonl and summary.json. A stopped run resumes, also with a higher --limit.",
+            help=f"{REQUIRED} Folder for the results. A stopped run resumes, also with a higher --limit.",
             callback=terminal.check_folder,
         ),
     ] = None,
