@@ -30,7 +30,7 @@ from ragbias_eval.audit.audit_report import format_percent
 from ragbias_eval.audit.cases import AuditCase, from_questions
 from ragbias_eval.audit.outcomes import THRESHOLD, estimate_mean
 from ragbias_eval.audit.pipeline import from_pipeline, load_pipeline
-from ragbias_eval.report.tables import Grid, fit_terminal
+from ragbias_eval.report.tables import Grid, as_terminal_tables
 from studies import arguments_of
 
 LESS_PROBABLE = 0.10  # nats that a known answer may lose, about a tenth of its probability
@@ -189,7 +189,7 @@ def _make_table(gates: Mapping[str, ReuseGate]) -> Group:
         ]
         for label, gate in gates.items()
     ]
-    return fit_terminal(Grid("Next token compared with no reuse", HEADINGS, rows))
+    return as_terminal_tables(Grid("Next token compared with no reuse", HEADINGS, rows, columns=4))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

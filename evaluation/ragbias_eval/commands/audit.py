@@ -60,7 +60,7 @@ def audit(
     from ragbias.lm import DebiasedLM
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers
-    from ragbias_eval.audit.audit_report import AuditReport, find_flipped_questions
+    from ragbias_eval.audit.audit_report import AuditReport, describe_flips
     from ragbias_eval.audit.cases import UpstreamLM, from_questions
     from ragbias_eval.audit.outcomes import audit as measure
     from ragbias_eval.audit.outcomes import check_count
@@ -125,7 +125,7 @@ def audit(
         "orders": orders,
         "seed": seed,
     }
-    flipped = find_flipped_questions(result, [case.question for case in cases])
+    flipped = describe_flips(result, [case.question for case in cases])
     report = AuditReport(result, costs, advice, settings, flipped)
     report.print(terminal.console)
     terminal.write_json(report.as_dict(), json_path)

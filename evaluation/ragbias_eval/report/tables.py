@@ -15,7 +15,6 @@ from ragbias.data.intervals import format_figure
 from ragbias_eval import ACCURACY, LOGPROB, REFERENCE
 from ragbias_eval.measures.aggregates import figures_of
 
-WIDTH = 80  # columns of a terminal
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
 AGAINST_PLAIN = f"mean - {REFERENCE}: the method's mean over positions minus the plain model's mean, paired by question"
 LEGENDS = {
@@ -52,28 +51,19 @@ MAX_COLUMNS = 6  # maximum number of columns with figures that fit an HTML page
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of numbers such as ``0.71 (0.62 to 0.79)``. The first ``keys`` columns identify a row."""
+    """A table of numbers such as ``0.71 (0.62 to 0.79)``. The first column identifies a row."""
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    keys: int = 1
+    columns: int = MAX_COLUMNS  # maximum number of columns after the first
 
-    def split(self, widths: Sequence[int] | None = None, limit: int = MAX_COLUMNS) -> Iterator[Grid]:
-        """Split a table into parts, each at most ``limit`` wide. By default, each column has width 1.
-
-        Each part begins with the first ``keys`` columns. Their widths do not count.
-        """
-        widths = widths or [1] * len(self.head)
-        groups: list[list[int]] = []
-        for index in range(self.keys, len(self.head)):
-            if not groups or sum(widths[column] for column in (*groups[-1], index)) > limit:
-                groups.append([])
-            groups[-1].append(index)
-        for number, group in enumerate(groups):
-            shown = [*range(self.keys), *group]
-            rows = [[row[column] for column in shown] for row in self.rows]
-            yield Grid("" if number else self.title, [self.head[column] for column in shown], rows, self.keys)
+    def split(self) -> Iterator[Grid]:
+        """Split the table into parts of at most ``columns`` columns. Each part repeats the first column."""
+        for begin in range(1, len(self.head), self.columns):
+            part = slice(begin, begin + self.columns)
+            rows = [[row[0], *row[part]] for row in self.rows]
+            yield Grid("" if begin > 1 else self.title, [self.head[0], *self.head[part]], rows)
 
 
 def make_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
@@ -85,25 +75,14 @@ def make_table(title: str, first: str, *others: str, wrap: bool = False) -> Tabl
     return table
 
 
-def fit_terminal(grid: Grid) -> Group:
-    """Fit a table to a terminal of ``WIDTH`` columns. Columns that do not fit go into further tables."""
+def as_terminal_tables(grid: Grid) -> Group:
+    """Convert the parts of a grid to tables for a terminal."""
     made = []
-    widths = _column_widths(grid)
-    for part in grid.split(widths, WIDTH - widths[0]):
-        table, narrow = make_table(part.title, *part.head, wrap=True), _column_widths(part)
-        roomy = sum(max(width, 1 + len(name)) for width, name in zip(narrow, part.head, strict=True)) <= WIDTH
-        for width, column in zip(narrow, table.columns, strict=True):
-            column.width = None if roomy else width - 1
+    for part in grid.split():
+        made.append(make_table(part.title, *part.head))
         for row in part.rows:
-            table.add_row(*map(Text, row))
-        made.append(table)
+            made[-1].add_row(*map(Text, row))
     return Group(*made)
-
-
-def _column_widths(grid: Grid) -> list[int]:
-    """Return the width of each column when headings wrap, plus one space after the column."""
-    columns = zip(grid.head, *grid.rows, strict=True)
-    return [1 + min(WIDTH // 2, max(map(len, [*name.split(), *cells]))) for name, *cells in columns]
 
 
 def rank_methods(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:

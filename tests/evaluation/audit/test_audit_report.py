@@ -12,11 +12,11 @@ from ragbias_eval.audit.audit_report import (
     HTML_EXAMPLES,
     AuditReport,
     build_tables,
-    find_flipped_questions,
+    describe_flips,
 )
 from ragbias_eval.audit.outcomes import Answers, Audit, Flips, Outcome, PositionPreference
 from ragbias_eval.audit.verdict import Verdict, recommend_method
-from ragbias_eval.report.tables import fit_terminal
+from ragbias_eval.report.tables import as_terminal_tables
 
 QUIET, LOUD = ["Oak", "oak."], ["Oak", "Elm"]
 ZERO = Interval(0, 0, 0)
@@ -43,7 +43,7 @@ def reported(answers):
 
 
 def html_of(audit):
-    flipped = find_flipped_questions(audit, [Question(f"Question {index}?") for index in range(audit.questions)])
+    flipped = describe_flips(audit, [Question(f"Question {index}?") for index in range(audit.questions)])
     costs = dict.fromkeys(audit.outcomes, COST)
     return AuditReport(audit, costs, recommend_method(audit, {}), {"model": "oak"}, flipped).as_html()
 
@@ -84,19 +84,16 @@ def test_an_unknown_or_needless_pipeline_method_is_reported(without, words):
 
 def test_examples_hold_flips_of_every_method_first_line_first():
     answers = {"none": [QUIET, QUIET, LOUD, QUIET, QUIET], "pine": [QUIET, LOUD, QUIET, QUIET, QUIET]}
-    found = find_flipped_questions(audit_of(answers), [Question(name) for name in "abcde"])
-    assert [each.question for each in found] == ["c", "b"]
-    assert [each.flips_with("none") for each in found] == [True, False]
-    assert found[0].as_line() == "c: as retrieved 'Oak', reversed 'Elm'"
-    assert found[0].answers == {"none": [("Oak", False), ("Elm", True)], "pine": [("Oak", False), ("oak.", False)]}
+    found = describe_flips(audit_of(answers), [Question(name) for name in "abcde"])
+    assert found == ["c: as retrieved 'Oak', reversed 'Elm'", "b: as retrieved 'Oak', reversed 'Elm'"]
 
 
 def test_html_shows_and_counts_changes_without_the_method():
     text = html_of(audit_of({"as is: pine": [QUIET] * 40, "none": [LOUD] * 16 + [QUIET] * 24}))
-    assert f"{HTML_EXAMPLES} of 16 questions" in text
-    assert text.count("<strong>Elm</strong>") == HTML_EXAMPLES
+    assert "16 questions flip" in text
+    assert text.count("reversed &#39;Elm&#39;") == HTML_EXAMPLES
     few = html_of(audit_of({"as is: pine": [QUIET] * 40, "none": [LOUD] * 3 + [QUIET] * 37}))
-    assert "3 of 3 questions" in few and "the file of" not in few
+    assert "3 questions flip" in few and few.count("reversed &#39;Elm&#39;") == 3
 
 
 def test_too_few_known_sources_are_no_flat_line():
@@ -114,7 +111,7 @@ def test_too_few_known_sources_are_no_flat_line():
 def test_a_terminal_of_80_columns_shows_every_figure(label):
     found = audit_of({"none": [LOUD] * 20 + [QUIET] * 20, label: [LOUD] * 40})
     console = Console(width=80, file=io.StringIO())
-    console.print(fit_terminal(build_tables(found, dict.fromkeys(found.outcomes, COST))[0]))
+    console.print(as_terminal_tables(build_tables(found, dict.fromkeys(found.outcomes, COST))[0]))
     shown = console.file.getvalue()
     assert max(map(len, shown.splitlines())) <= 80
     assert shown.count("x1.00") == 4 and label in shown and "memory" in shown
@@ -123,4 +120,3 @@ def test_a_terminal_of_80_columns_shows_every_figure(label):
 def test_preferences_are_reported_absent_without_known_sources():
     text = html_of(audit_of({"none": [LOUD] * 40}))
     assert "preferences are unknown" in text
-    assert text.count("data:image/svg+xml") == 1

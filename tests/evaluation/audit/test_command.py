@@ -37,9 +37,9 @@ def test_audit_detects_the_bias_of_tiny_and_pine_removes_it(tmp_path, cli):
     assert none["cost"]["prefill_ratio"] == [1, 1, 1] and pine["cost"]["prefill_ratio"][0] > 1  # PINE sorts per query
     assert len(none["answers"]) == 10 and {len(each) for each in none["answers"]} == {3}
     text = html.read_text()
-    assert "You have the problem" in text and text.count("data:image/svg+xml") == 1
+    assert "You have the problem" in text
     assert "<h1>tiny: does the order of the documents matter?</h1>" in text
-    assert re.findall(r'\b(?:src|href)="(.{5})', text) == ["data:"]  # nothing is fetched
+    assert re.findall(r"\b(?:src|href)=", text) == []  # nothing is fetched
 
 
 PIPELINE = """

@@ -146,10 +146,9 @@ def test_a_run_of_both_measures_has_both_tables():
     assert tables.build_grids(result)[0].head == tables.build_grids(summarise_records(accurate)["results"][0])[0].head
 
 
-def test_columns_too_wide_for_the_terminal_go_to_a_table_below():
-    head = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
-    row = ["as is: none", "40% [25, 55]", "12%", "28% [13, 43]", "you have the problem", "10%", "x1.00", "x1.31"]
-    lines = shown(tables.fit_terminal(tables.Grid("30 questions", head, [row]))).splitlines()
+def test_the_parts_of_a_grid_become_tables():
+    head = ("method", "flips", "noise", "beyond", "verdict", "changed", "time", "memory")
+    row = ["as is: none", "40% [25, 55]", "12%", "28% [13, 43]", "too few examples", "10%", "x1.00", "x1.31"]
+    lines = shown(tables.as_terminal_tables(tables.Grid("30 questions", head, [row], columns=4))).splitlines()
     assert max(map(len, lines)) <= 80 and sum("as is: none" in line for line in lines) == 2
     assert {word for cell in (*head, *row) for word in cell.split()} <= set("\n".join(lines).split())
-    assert len(shown(tables.fit_terminal(tables.Grid("30 questions", head[:6], [row[:6]]))).splitlines()) == 3
