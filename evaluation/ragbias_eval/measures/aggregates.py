@@ -67,24 +67,36 @@ def _summarise_methods(records: Sequence[Record], noise: Sequence[Record], costs
     parts, again = group_by(records, attrgetter("method")), group_by(noise, attrgetter("method"))
     scores = {label: Scores.of(answers) for label, answers in parts.items()}
     golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
+    judges = records[0].task in JUDGES
+    compared = per_question.preferred_response if judges else per_question.normalised_answer
     methods = {}
     for label, answers in parts.items():
         accuracy, plain, scored = curve_figures(scores[label]), scores.get(REFERENCE), scored_records(answers)
+        is_plain = label.partition("(")[0] == REFERENCE
+        replaced = [record for record in answers if record.method_ran == REFERENCE and not is_plain]
         methods[label] = {
             "questions": len({record.question for record in answers}),
             "rows": len(answers),
             "accuracy_by_position": accuracy.pop("by_position"),
             **accuracy,
             "minus_plain": minus_plain(scores[label], plain, 1) if plain else None,
-            **_consistency(answers, again.get(label, [])),
+            "orders": max(Counter((record.question, record.seed) for record in answers).values()),
+            "flip_rate": optional_share(per_question.order_flips(scored, compared)),
+            "noise_floor": optional_share(per_question.repeat_flips(answers, again.get(label, []), compared)),
             "logprob": gold_figures(answers, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,
-            "kendall_tau": optional_share(per_question.order_agreement(answers)),
+            "kendall_tau": optional_share(
+                per_question.compare_orders(
+                    (record for record in answers if len(record.shown) > 1),
+                    attrgetter("shown"),
+                    per_question.mean_kendall_tau,
+                )
+            ),
             "prompt_tokens": fmean(record.prompt_tokens for record in answers),
             "completion_tokens": fmean(record.completion_tokens for record in answers),
             "seconds": median(record.seconds for record in answers),
-            "ran_plain": _count_plain_answers(label, answers),
+            "ran_plain": Counter(record.reason or "no reason given" for record in replaced),
             "groups": _scores_by_group(scored),
-            **({"judge": _judge_figures(scored)} if answers[0].task in JUDGES and scored else {}),
+            **({"judge": _judge_figures(scored)} if judges and scored else {}),
             **({"cost": dict(costs[label])} if label in costs else {}),
         }
     measured = {
@@ -104,17 +116,6 @@ def scored_records(records: Iterable[Record]) -> list[Record]:
     return [record for record in records if record.score is not None]
 
 
-def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
-    """Compute how often answers, or the preferences of a judge, differ between orders and between repetitions."""
-    compared = per_question.preferred_response if records[0].task in JUDGES else per_question.normalised_answer
-    orders = Counter((record.question, record.seed) for record in records)
-    return {
-        "orders": max(orders.values()),
-        "flip_rate": optional_share(per_question.order_flips(scored_records(records), compared)),
-        "noise_floor": optional_share(per_question.repeat_flips(records, noise, compared)),
-    }
-
-
 def _judge_figures(records: Sequence[Record]) -> dict[str, Any]:
     """Compute a judge's consistency between both orders, its preference for the first response, and its accuracy.
 
@@ -127,12 +128,15 @@ def _judge_figures(records: Sequence[Record]) -> dict[str, Any]:
         name: optional_share(mean_by_question(by_gold.get(position, []), get_score))
         for position, name in enumerate(("accuracy_preferred_first", "accuracy_preferred_second"))
     }
-    undecided = sum(per_question.preferred_response(record) == "neither" for record in records)
+    decided = [record for record in records if per_question.preferred_response(record) != "neither"]
     return {
         "swap_consistency": optional_share(consistent),
-        "prefers_first": optional_share(per_question.first_response_preference(records)),
+        # the gold position is that of the better response
+        "prefers_first": optional_share(
+            mean_by_question(decided, lambda record: (record.score == 1) == (record.gold_position == 0))
+        ),
         **by_position,
-        "undecided": undecided / len(records),
+        "undecided": (len(records) - len(decided)) / len(records),
     }
 
 
@@ -142,13 +146,6 @@ def _scores_by_group(records: Sequence[Record]) -> dict[str, Any]:
         return {}
     scores = {group: mean_by_question(answers, get_score) for group, answers in sorted(groups.items())}
     return {group: {"questions": len(means), "mean": optional_share(means)} for group, means in scores.items()}
-
-
-def _count_plain_answers(label: str, records: Sequence[Record]) -> dict[str, int]:
-    """Count the answers for which the plain model ran instead of the method, by reason."""
-    if label.partition("(")[0] == REFERENCE:
-        return {}
-    return dict(Counter(record.reason or "no reason given" for record in records if record.method_ran == REFERENCE))
 
 
 def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], records: Sequence[Record]) -> list[str]:
@@ -241,7 +238,9 @@ def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None
         "questions": len(scores.questions),
         **curve_figures(scores, NATS),
         "minus_plain": None if plain is None else minus_plain(scores, plain),
-        "spread": optional_share(per_question.logprob_spreads(measured)),  # range over the document orders
+        "spread": optional_share(
+            per_question.compare_orders(measured, attrgetter("logprob"), lambda values: max(values) - min(values))
+        ),
         "kl": optional_share(mean_by_question(measured, attrgetter("kl"))),
         "agreement": optional_share(mean_by_question(measured, attrgetter("agrees"))),
         "answer_tokens": sum(record.answer_tokens or 0 for record in measured) / len(measured),

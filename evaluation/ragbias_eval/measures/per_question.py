@@ -44,42 +44,19 @@ def preferred_response(record: Record) -> str:
     return "chosen" if record.score == 1 else "rejected" if record.score == 0 else "neither"
 
 
-def order_flips(
-    records: Iterable[Record], answer: Callable[[Record], Hashable] = normalised_answer
-) -> dict[str, float]:
+def order_flips(records: Iterable[Record], answer: Callable[[Record], Hashable]) -> dict[str, float]:
     """Return, for each question with several orders, 1 if any two answers differ, else 0."""
-    return _by_question(records, answer, lambda answers: len(set(answers)) > 1)
+    return compare_orders(records, answer, lambda answers: len(set(answers)) > 1)
 
 
 def repeat_flips(
-    records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = normalised_answer
+    records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable]
 ) -> dict[str, float]:
     """Return, for each question in ``noise``, the share of repetitions whose answer differs from the first answer."""
     first = {record.key: answer(record) for record in records}
     return mean_by_question(
         (record for record in noise if record.key in first), lambda record: answer(record) != first[record.key]
     )
-
-
-def first_response_preference(records: Iterable[Record]) -> dict[str, float]:
-    """Return, for each question, the share of verdicts that prefer the first response. Skip undecided records.
-
-    The gold position is the position of the better response. Two kinds of verdict prefer the first response: a right
-    verdict with gold position 0, and a wrong verdict with gold position 1.
-    """
-    pairs = (record for record in records if record.gold_position is not None)
-    decided = (record for record in pairs if preferred_response(record) != "neither")
-    return mean_by_question(decided, lambda record: (record.score == 1) == (record.gold_position == 0))
-
-
-def logprob_spreads(records: Iterable[Record]) -> dict[str, float]:
-    """Return, for each question with several orders, the range of the gold answer's log-probability, in nats."""
-    return _by_question(records, attrgetter("logprob"), lambda values: max(values) - min(values))
-
-
-def order_agreement(records: Iterable[Record]) -> dict[str, float]:
-    """Return, for each question with several orders, the mean Kendall's tau of the orders in the model's prompts."""
-    return _by_question((record for record in records if len(record.shown) > 1), attrgetter("shown"), mean_kendall_tau)
 
 
 def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
@@ -98,12 +75,12 @@ def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
     return float(taus[np.triu_indices(len(orders), 1)].mean())
 
 
-def _by_question(
+def compare_orders(
     records: Iterable[Record], value: Callable[[Record], T], measure: Callable[[Sequence[T]], float]
 ) -> dict[str, float]:
-    """Group records by question, seed and number of documents, measure each group, and average by question.
+    """Measure the values of records that differ only in the order of the documents. Average by question.
 
-    Groups of one record are skipped. All records must have the same task, model and method.
+    All records must have the same task, model and method. Questions with one order are skipped.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     for (question, _, _), group in group_by(records, attrgetter("question", "documents", "seed")).items():
