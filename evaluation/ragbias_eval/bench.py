@@ -71,11 +71,6 @@ class Unit:
     def keys(self, label: str) -> list[Key]:
         return [(self.task.name, self.model, label, case.id) for case in self.cases]
 
-    def without_finished_methods(self, records: Mapping[Key, Record]) -> Unit:
-        """Return the unit without the methods for which ``records`` has all answers."""
-        missing = [label for label in self.methods if not all(key in records for key in self.keys(label))]
-        return replace(self, methods={label: self.methods[label] for label in missing})
-
 
 def run_unit(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
     """Run the unit. Yield a list of records for each method."""
@@ -274,10 +269,10 @@ def _run_units(plan: BenchPlan, models: ModelLoader, store: Store, bar: Progress
     progress = bar.add_task("answering", total=total, completed=stored)
     for unit in plan.units():
         file = store.noise if unit.noise else store.records
-        missing = unit.without_finished_methods(file.by_key)
-        if missing.methods:
+        missing = {label: method for label, method in unit.methods.items() if not file.holds(unit.keys(label))}
+        if missing:
             name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
-            for records in run_unit(missing, models.load(unit.model)):
+            for records in run_unit(replace(unit, methods=missing), models.load(unit.model)):
                 bar.update(progress, advance=file.append(records), description=name)
 
 

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
@@ -92,16 +92,12 @@ def as_json_lines(records: Iterable[Record]) -> str:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Read a file of records. Skip an incomplete last line, which an interrupted run may leave.
-
-    If records differ only in ``seconds``, return only the first.
-    """
-    by_key: dict[Key, Line[Record]] = {}
+    """Read a file of records. Skip an incomplete last line, which an interrupted run may leave."""
+    first: dict[Key, Line[Record]] = {}
     for line in read_lines(path, Record, growing=True):
-        first = by_key.setdefault(line.row.key, line)
-        if replace(line.row, seconds=first.row.seconds) != first.row:
-            raise line.error(f"not the same record of {line.row.key} as in line {first.number}; remove the wrong one")
-    return [line.row for line in by_key.values()]
+        if (known := first.setdefault(line.row.key, line)) is not line:
+            raise line.error(f"the same record as in line {known.number}; remove one of them")
+    return [line.row for line in first.values()]
 
 
 class _SettingsFile(BaseModel, extra="allow", strict=True):
@@ -170,6 +166,9 @@ class RecordFile:
         with path.open("r+b") as file:  # drop an incomplete last line
             file.truncate(file.read().rfind(b"\n") + 1)
 
+    def holds(self, keys: Sequence[Key]) -> bool:
+        return self.by_key.keys() >= set(keys)
+
     def append(self, records: Sequence[Record]) -> int:
         """Write the records that the file lacks, flush them to disk, and return their number."""
         new = [record for record in records if record.key not in self.by_key]
@@ -217,7 +216,9 @@ class Store:
             changed = describe_changes(before["decides"], about["decides"])
             if not changed:
                 return
-            if not _differ_only_in_higher_limit(before["decides"], about["decides"]):
+            old, new = before["decides"].get("limit"), about["decides"].get("limit")
+            higher = isinstance(old, int) and isinstance(new, int) and old < new
+            if not (higher and {**before["decides"], "limit": new} == about["decides"]):
                 raise RunError(f"{self.folder} contains another run ({'; '.join(changed)}); give a new folder")
             (self.folder / SUMMARY).unlink(missing_ok=True)  # outdated
         self.write(SETTINGS, about)
@@ -240,8 +241,3 @@ def check_folder_contents(folder: Path) -> None:
     others = sorted(path.name for path in folder.glob("*") if not path.name.startswith((LOCK, SETTINGS)))
     if others and not (folder / SETTINGS).exists():
         raise RunError(f"{folder} contains {others[0]!r} but no run of a bench ({SETTINGS}); give a new folder")
-
-
-def _differ_only_in_higher_limit(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    old, new = before.get("limit"), now.get("limit")
-    return isinstance(old, int) and isinstance(new, int) and old < new and {**before, "limit": new} == now
