@@ -25,18 +25,9 @@ def same_answer(first: str, second: str) -> bool:
 
 def qa_f1(prediction: str, answers: Sequence[str]) -> float:
     """Return the highest F1 over the answers, on normalised words. From LongBench."""
-    words = Counter(normalise_squad(prediction).split())
-    return max(_f1(words, Counter(normalise_squad(answer).split())) for answer in answers)
-
-
-def _f1(words: Counter[str], expected: Counter[str]) -> float:
-    shared = (words & expected).total()
-    return 2 * shared / (words.total() + expected.total()) if shared else 0.0
-
-
-def value_in_answer(prediction: str, value: str) -> float:
-    """Return 1 if the prediction contains the value, ignoring case, else 0. From Lost in the Middle."""
-    return float(value.lower() in prediction.lower())
+    words, *expected = (Counter(normalise_squad(text).split()) for text in (prediction, *answers))
+    sizes = (max(1, words.total() + each.total()) for each in expected)  # 1: both are empty
+    return max(2 * (words & each).total() / size for each, size in zip(expected, sizes, strict=True))
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:

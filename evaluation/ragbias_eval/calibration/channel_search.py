@@ -89,7 +89,11 @@ def rank_channels(
     search_range = search_range or SearchRange.for_shape(n_layers, length, variant)
     layers = range(search_range.first, search_range.last + 1)
     directions = np.stack([_curve_directions(outputs[layer, search_range.skip_fit :]) for layer in layers])
-    monotone = {channel: _majority_layers(directions[:, channel], search_range.first) for channel in range(channels)}
+    monotone = {}
+    for channel in range(channels):
+        # the layers in which the curve rises, or those in which it falls, whichever are more
+        falling, rising = (np.flatnonzero(directions[:, channel] == sign) for sign in (-1, 1))
+        monotone[channel] = [search_range.first + int(at) for at in max(falling, rising, key=len)]
     passed = [channel for channel, where in monotone.items() if len(where) > n_layers // 4]
     tried = passed or [channel for channel, where in monotone.items() if where]
     if not tried:
@@ -125,12 +129,6 @@ def _curve_directions(curves: Array) -> NDArray[np.int64]:
     steps = np.diff(basis @ coefficients, axis=0)
     directions = np.where((steps >= 0).all(0), 1, np.where((steps < 0).all(0), -1, 0))
     return np.where(usable, directions, 0)
-
-
-def _majority_layers(directions: NDArray[np.int64], first: int) -> list[int]:
-    """Return the layers in which the curve rises, or those in which it falls, whichever are more."""
-    rising, falling = np.flatnonzero(directions > 0), np.flatnonzero(directions < 0)
-    return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
 
 
 def curve_roughness(curve: Array) -> float:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
-from urllib.parse import quote
 
 import matplotlib
 import numpy as np
@@ -127,11 +126,6 @@ def render_svg(figure: Figure, name: str, fonttype: str = "none") -> str:
     with matplotlib.rc_context(settings):
         figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
     return " ".join(row.strip() for row in text.getvalue().splitlines())
-
-
-def data_url(figure: Figure, name: str) -> str:
-    """Render the figure as a ``data:`` URL for an HTML page."""
-    return "data:image/svg+xml," + quote(render_svg(figure, name), safe=" /:;,=")
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
@@ -118,10 +119,11 @@ def _result_sections(result: Mapping[str, Any], styles: Mapping[str, Style]) -> 
     if ACCURACY in result["measures"]:
         drawn["cost"] = figures.draw_accuracy_by_cost(result, styles)
     yield Section(grids=tables.build_grids(result), notes=[*_chance_notes(result), *result["notes"]])
-    pictures = [
-        (figures.data_url(figure, name), CAPTIONS[name]) for name, figure in drawn.items() if figure is not None
-    ]
-    yield Section(figures=pictures, grids=[grid for grid in _detail_tables(result) if grid.rows])
+    pictures = {
+        CAPTIONS[name]: figures.render_svg(figure, name) for name, figure in drawn.items() if figure is not None
+    }
+    urls = [("data:image/svg+xml," + quote(svg, safe=" /:;,="), caption) for caption, svg in pictures.items()]
+    yield Section(figures=urls, grids=[grid for grid in _detail_tables(result) if grid.rows])
 
 
 def _detail_tables(result: Mapping[str, Any]) -> Iterator[Grid]:

@@ -157,7 +157,8 @@ class Judge(Task):
 
     def _cases_of_pair(self, question: str, pair: Pair) -> Iterator[Case]:
         responses = (pair.better, pair.worse)
-        by_response = LETTERS if _digest(pair.better) < _digest(pair.worse) else LETTERS[::-1]
+        better, worse = (hashlib.sha256(response.encode()).digest() for response in responses)
+        by_response = LETTERS if better < worse else LETTERS[::-1]
         for order in (0, 1):
             letters = by_response if self.letters == "response" else LETTERS[:: -1 if order else 1]
             documents = [RESPONSE.format(letter=mark, text=text) for mark, text in zip(letters, responses, strict=True)]
@@ -204,10 +205,6 @@ def _combine_votes(case: Case, request: Request, outputs: Sequence[Generation]) 
     prediction = "neither" if tied else "chosen" if votes[0][0] == case.answers[0] else "rejected"
     usage = sum((output.usage for output in outputs), Usage(0, 0))
     return Answer(prediction, usage.prompt_tokens, usage.completion_tokens, request.report)
-
-
-def _digest(response: str) -> bytes:
-    return hashlib.sha256(response.encode()).digest()
 
 
 def _verdict_decoding(lm: DebiasedLM) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from ragbias.data.jsonl import NonBlank, Row, numbered_lines
-from ragbias_eval.metrics import value_in_answer
 from ragbias_eval.tasks.task import Case, FileTask, Positions, place_gold
 
 TEMPLATE = (
@@ -63,4 +62,4 @@ class KVRetrieval(FileTask):
                 )
 
     def score(self, case: Case, prediction: str) -> float:
-        return value_in_answer(prediction, case.answers[0])
+        return float(case.answers[0].lower() in prediction.lower())  # as in Lost in the Middle
