@@ -31,7 +31,7 @@ from ragbias_eval.bench import Unit, run_unit
 from ragbias_eval.cost import measure_costs, versions
 from ragbias_eval.measures.aggregates import summarise_records
 from ragbias_eval.metrics import exact_match
-from ragbias_eval.report.figures import RELATIVE_LOGPROB, draw_overlaid
+from ragbias_eval.report.figures import RELATIVE_LOGPROB, draw_overlaid, draw_small_multiples, make_styles
 from ragbias_eval.report.tables import make_table
 from ragbias_eval.runs import Record
 from ragbias_eval.tasks.task import Case, Task, place_gold, spread_positions
@@ -52,6 +52,11 @@ class GoldQuestion(NamedTuple):
     others: Sequence[str]  # most similar first
     answer: str
     begin: str = ""
+
+
+def find_distractors(index: Index, question: str, gold: str, documents: int) -> list[str]:
+    """Return the documents for a prompt of ``documents`` documents, without the gold one, most similar first."""
+    return [text for text in index.search(question, documents + 1) if text != gold][: documents - 1]
 
 
 @dataclass(frozen=True)
@@ -131,18 +136,14 @@ class TinyDemo:
         self.questions = held_out_questions(passages, questions, seed)
         self.index = Index([passage.document for passage in passages])
 
-    def task(self, documents: int) -> tuple[StockQA, float]:
-        """Return a task whose prompts have ``documents`` passages, and the index's recall of gold passages.
-
-        If the index does not find the gold passage, the gold passage replaces the last retrieved passage.
-        """
-        golds, hits = [], 0
+    def task(self, documents: int) -> StockQA:
+        """Return a task whose prompts have ``documents`` passages."""
+        golds = []
         for question in self.questions:
-            gold, found = question.gold.document, self.index.search(question.question, documents)
-            hits += gold in found
-            others = [text for text in found if text != gold][: documents - 1]
+            gold = question.gold.document
+            others = find_distractors(self.index, question.question, gold, documents)
             golds.append(GoldQuestion(question.question, gold, others, question.answer))
-        return StockQA(self.lm, golds, spread_positions(documents, self.positions), exact_match), hits / len(golds)
+        return StockQA(self.lm, golds, spread_positions(documents, self.positions), exact_match)
 
     def run(self, bar: Progress) -> dict[str, Any]:
         """Measure every method.
@@ -151,9 +152,9 @@ class TinyDemo:
             JSON data: ``settings``, and ``results`` by number of documents and method. Positions are counted from 0.
             Results are ``[estimate, low, high]`` with 95% intervals.
         """
-        methods, results, hits = parse_methods(TINY_METHODS, TINY), {}, {}
+        methods, results = parse_methods(TINY_METHODS, TINY), {}
         for documents in self.documents:
-            task, hits[str(documents)] = self.task(documents)
+            task = self.task(documents)
             cases = [case for case in task.cases() if case.gold_position == task.positions[0]][:COST_ROUNDS]
             prompts = [find_origin(case.text, case.documents, None).parts for case in cases]
             costs = measure_costs(task.lm, prompts, methods, len(prompts))
@@ -171,19 +172,15 @@ class TinyDemo:
             "corpus_passages": len(self.index.texts),
             "seed": self.seed,
             "methods": [str(method) for method in methods.values()],
-            "retriever_found_gold": hits,
         }
         return {"settings": settings, "results": results}
 
     @staticmethod
     def draw(outcome: dict[str, Any]) -> Figure:
-        """Draw accuracy by position for all methods, in a panel for each number of documents."""
-        title = f"documents, {outcome['settings']['questions']} questions, {TINY}"
-        panels = {
-            f"{documents} {title}": {name: row["accuracy_by_position"] for name, row in rows.items()}
-            for documents, rows in outcome["results"].items()
-        }
-        return draw_overlaid(panels)
+        """Draw the accuracy by position with the largest number of documents, in a panel for each method."""
+        rows = outcome["results"][max(outcome["results"], key=int)]
+        curves = {name: row["accuracy_by_position"] for name, row in rows.items()}
+        return draw_small_multiples(curves, make_styles(curves))
 
     @staticmethod
     def report(outcome: dict[str, Any]) -> Iterator[Table | str]:
@@ -254,8 +251,8 @@ class NotesDemo:
         index = Index([note.document for note in all_notes])
         golds = []
         for note in random.Random(seed).sample(all_notes, questions):
-            others = [text for text in index.search(note.question, documents + 1) if text != note.document]
-            golds.append(GoldQuestion(note.question, note.document, others[: documents - 1], note.answer, note.begin))
+            others = find_distractors(index, note.question, note.document, documents)
+            golds.append(GoldQuestion(note.question, note.document, others, note.answer, note.begin))
         self.task = StockQA(self.lm, golds, spread_positions(documents, positions), best_subspan_em)
 
     def run(self, bar: Progress) -> dict[str, Any]:
@@ -287,7 +284,7 @@ class NotesDemo:
             f"{label} ({name})": outcome["results"][label]["minus_plain_mean_by_position"]
             for label, name in names.items()
         }
-        return draw_overlaid({"": curves}, scale=RELATIVE_LOGPROB)
+        return draw_overlaid(curves, make_styles(curves), RELATIVE_LOGPROB)
 
     @staticmethod
     def report(outcome: dict[str, Any]) -> Iterator[Table | str]:

@@ -24,13 +24,11 @@ from ragbias_eval.runs import Record, cost_key
 get_score = attrgetter("score")
 
 Setting: TypeAlias = tuple[str, str, int]  # model, task, number of documents
-MINUS_PLAIN = {  # differences by name: the method's field of ``Summaries``, and the plain model's field to subtract
-    "mean": ("mean", "mean"),
+EXTREMES = {  # differences by name: the method's field of ``Summaries``, and the plain model's field to subtract
     "worst": ("mean", "worst"),
     "best": ("mean", "best"),
     "worst_to_worst": ("worst", "worst"),
     "gap": ("gap", "gap"),
-    "by_position": ("by_position", "mean"),
 }
 NATS = (-math.inf, 0.0)  # bounds of a log-probability
 CURVE_FIGURES = ("worst", "best", "gap")  # figures that need several positions
@@ -198,27 +196,26 @@ def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
 
 
 def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
-    """Compute the differences ``MINUS_PLAIN``. Return None without a common question and position.
+    """Compute the differences of means, of ``EXTREMES`` if there are several positions, and of positions from the mean.
 
-    ``most`` is the largest possible difference of two scores, such as 1 for accuracies.
+    Return None without a common question and position. ``most`` is the largest possible difference of two scores, such
+    as 1 for accuracies.
     """
     first, second = scores.restrict_to_common(plain)
     if not first.values.size:
         return None
-    counts, several = intervals.draw_counts(len(first.questions)), len(first.positions) > 1
-    values = (first.values, second.values)
-    ours, theirs = ((bootstrap.summarise_scores(side), bootstrap.summarise_draws(side, counts)) for side in values)
-    minus: dict[str, Any] = {}
-    for name, (of, subtracted) in MINUS_PLAIN.items():
-        means = subtracted == "mean"
+    ours, theirs = bootstrap.resample(first), bootstrap.resample(second)
+
+    def differences(of: str, subtracted: str, bounds: Bounds | None = None) -> list[Estimate]:
         once, samples = (getattr(one, of) - getattr(other, subtracted) for one, other in zip(ours, theirs, strict=True))
-        bounds = None if means else (-most, most)
-        figures = [interval.as_list() for interval in bootstrap.compute_intervals(once, samples, bounds)]
-        if of == "by_position":
-            minus[name] = _by_position(first, figures)
-        else:
-            minus[name] = figures[0] if several or means else None
-    return minus
+        return [interval.as_list() for interval in bootstrap.compute_intervals(once, samples, bounds)]
+
+    several = len(first.positions) > 1
+    return {
+        "mean": differences("mean", "mean")[0],
+        **{name: differences(*fields, (-most, most))[0] if several else None for name, fields in EXTREMES.items()},
+        "by_position": _by_position(first, differences("by_position", "mean")),
+    }
 
 
 def optional_share(values: Mapping[str, float]) -> Estimate | None:

@@ -84,6 +84,12 @@ def summarise_scores(values: Floats) -> Summaries:
     return summarise_draws(values, np.ones((1, len(values))))
 
 
+def resample(scores: Scores, resamples: int = RESAMPLES) -> tuple[Summaries, Summaries]:
+    """Summarise the scores, and their resamples."""
+    counts = draw_counts(len(scores.questions), resamples)
+    return summarise_scores(scores.values), summarise_draws(scores.values, counts)
+
+
 def corrected_interval(estimate: float, resampled: Floats, bounds: Bounds) -> Interval:
     """Compute a bias-corrected interval of the score at the worst or best position, of a gap, or of a difference.
 
@@ -113,12 +119,10 @@ def compute_intervals(estimates: Floats, resampled: Floats, bounds: Bounds | Non
 
 def compute_curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = SHARE) -> dict[str, list[Interval]]:
     """Compute the intervals of all ``Summaries``: one per position for ``by_position``, otherwise a single one."""
-    estimates = summarise_scores(scores.values)
-    resampled = summarise_draws(scores.values, draw_counts(len(scores.questions), resamples))
     limits: dict[str, Bounds] = {"worst": bounds, "best": bounds, "gap": (0, bounds[1] - bounds[0])}
     return {
         name: compute_intervals(once, samples, limits.get(name))
-        for name, once, samples in zip(Summaries._fields, estimates, resampled, strict=True)
+        for name, once, samples in zip(Summaries._fields, *resample(scores, resamples), strict=True)
     }
 
 

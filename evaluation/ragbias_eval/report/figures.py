@@ -88,13 +88,12 @@ def draw_legend(figure: Figure, columns: int = 3) -> None:
 
 
 def draw_line(
-    axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
-    wider: int = 0,
-) -> None:  # fmt: skip
-    """Draw estimates with intervals, as a band or error bars. ``wider`` thickens a curve that others would hide."""
+    axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True
+) -> None:
+    """Draw estimates with intervals, as a band or error bars."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     xs_known, estimates, lows, highs = ([point[index] for point in known] for index in range(4))
-    options = {**style, "markersize": 4.5 + 4 * wider, "linewidth": 1.6 + 2.5 * wider, "zorder": 3}
+    options = {**style, "markersize": 4.5, "linewidth": 1.6, "zorder": 3}
     options["label"] = label and escape_dollars(label)
     bounded = known and None not in (*lows, *highs)
     if bounded and not band:
@@ -157,19 +156,14 @@ def draw_curves(result: Mapping[str, Any], styles: Mapping[str, Style], measure:
     if scale == LOGPROB and curves[LOGPROB].keys() == curves.get(RELATIVE_LOGPROB, {}).keys():
         scale = RELATIVE_LOGPROB
     if len(curves[scale]) <= MAX_OVERLAID:
-        return draw_overlaid({"": curves[scale]}, styles, scale)
+        return draw_overlaid(curves[scale], styles, scale)
     return draw_small_multiples(curves[scale], styles, scale)
 
 
-def draw_overlaid(
-    curves_by_panel: Mapping[str, Curves], styles: Mapping[str, Style] | None = None, scale: str = ACCURACY
-) -> Figure:
-    """Draw a panel for each entry of ``curves_by_panel``, with all its curves. Keys are the panels' titles."""
-    methods = max(map(len, curves_by_panel.values()))
-    figure, axes = make_canvas(len(curves_by_panel), columns=2, height=2.8 + 0.1 * methods, sharey=True)
-    for axis, (name, curves) in zip(axes, curves_by_panel.items(), strict=True):
-        _draw_panel(axis, curves, styles or make_styles(curves), {label: label for label in curves}, scale)
-        axis.set_title(escape_dollars(name), fontsize=10)
+def draw_overlaid(curves: Curves, styles: Mapping[str, Style], scale: str = ACCURACY) -> Figure:
+    """Draw all curves in one panel."""
+    figure, (axis,) = make_canvas(height=2.8 + 0.1 * len(curves))
+    _draw_panel(axis, curves, styles, {label: label for label in curves}, scale)
     return _add_labels(figure, POSITION, scale, columns=2)
 
 
@@ -193,15 +187,11 @@ def _add_labels(figure: Figure, x: str, y: str, columns: int = 3) -> Figure:
 
 
 def _draw_panel(axis: Axes, curves: Curves, styles: Mapping[str, Style], names: Mapping[str, str], scale: str) -> None:
-    estimates = [{position: point[0] for position, point in points.items()} for points in curves.values()]
     positions = sorted({int(position) + 1 for points in curves.values() for position in points})
-    band = len(curves) <= MAX_OVERLAID  # more bands would hide one another, so error bars are drawn side by side
-    aside = 0 if band else 0.01 * (positions[-1] - positions[0])
-    for index, (label, points) in enumerate(curves.items()):
+    for label, points in curves.items():
         ordered = sorted((int(position) + 1, point) for position, point in points.items())
-        xs = [position + aside * (index - (len(curves) - 1) / 2) for position, _ in ordered]
-        wider = estimates[index + 1 :].count(estimates[index])
-        draw_line(axis, xs, [point for _, point in ordered], styles[label], names.get(label), band, wider)
+        xs, drawn = zip(*ordered, strict=True)
+        draw_line(axis, xs, drawn, styles[label], names.get(label))
     if scale == ACCURACY:
         highest = max((point[2] or point[0] or 0 for points in curves.values() for point in points.values()), default=1)
         axis.set_ylim(0, max(axis.get_ylim()[1], min(1.03, 1.1 * highest)))

@@ -14,7 +14,7 @@ FIGURES = ("mean", "worst", "gap", "flip_rate")
 def test_tiny_has_a_bias_and_pine_removes_it():
     """16 questions at three positions. The margins are far below those measured on hundreds of questions."""
     prepared = demo.TinyDemo(questions=16, positions=3, corpus=120, seed=5)
-    task, _ = prepared.task(20)
+    task = prepared.task(20)
     rows = demo.run_methods(task, {"none": NoMethod(), "pine": Pine()}, Progress(disable=True))
     none, pine = ({name: rows[label][name][0] for name in FIGURES} for label in ("none", "pine"))
     assert none["gap"] >= 0.15

@@ -5,7 +5,6 @@ import io
 import numpy as np
 import pytest
 from matplotlib import rc_context
-from matplotlib.collections import PolyCollection
 from matplotlib.text import Text
 
 from ragbias_eval import ACCURACY, LOGPROB
@@ -14,7 +13,6 @@ from ragbias_eval.report.figures import (
     RELATIVE_LOGPROB,
     draw_accuracy_by_cost,
     draw_curves,
-    draw_overlaid,
     draw_small_multiples,
     make_styles,
     panel_title,
@@ -108,21 +106,6 @@ def test_a_method_looks_the_same_in_all_figures_of_a_report():
                         drawn[label][kind].add((line.get_color(), line.get_marker()))
     for label, look in looks.items():
         assert drawn[label] == {"curves": {(look["color"], look["marker"])}, "costs": {(look["color"], look["marker"])}}
-
-
-def test_a_curve_under_an_equal_one_is_wider_and_others_are_not():
-    curve, other = {"0": [0.5, None, None], "9": [0.7, None, None]}, {"0": [0.5, None, None], "9": [0.6, None, None]}
-    (axis,) = draw_overlaid({"": {"under": curve, "alone": other, "over": curve}}).axes
-    sizes = {line.get_label(): (line.get_linewidth(), line.get_markersize()) for line in axis.lines}
-    assert sizes["under"] > sizes["over"] == sizes["alone"]
-
-
-def test_many_curves_of_a_panel_have_colours_and_error_bars():
-    curves = {label: {"0": [0.5, 0.4, 0.6], "9": [0.7, 0.6, 0.8]} for label in ["none", *LABELS[:6]]}
-    (axis,) = draw_overlaid({"": curves}).axes
-    assert not axis.findobj(PolyCollection)  # bands of many curves would hide each other
-    assert len({bars[0].get_color() for bars in axis.containers}) == len(axis.containers) == len(curves)
-    assert len({tuple(bars[0].get_xdata()) for bars in axis.containers}) == len(curves)
 
 
 @pytest.mark.parametrize("kind", ["curves", "cost"])
