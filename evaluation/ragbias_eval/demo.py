@@ -90,116 +90,116 @@ class StockQA(Task):
         return self.metric(prediction, case.answers)
 
 
-def run_methods(
-    task: StockQA, methods: Mapping[str, Method], bar: Progress, measures: tuple[str, ...] = (ACCURACY,),
-    batch_size: int = CASES_PER_TURN, invariant_once: bool = False,
-) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Run all methods on all cases. Return the results by method, see ``summarise_records``."""
-    cases = list(task.cases())
-    progress = bar.add_task("answering", total=len(cases) * len(methods))
-    records: list[Record] = []
-    for begin in range(0, len(cases), CASES_PER_TURN):
-        batch = tuple(cases[begin : begin + CASES_PER_TURN])
-        unit = Unit(task.lm.name, task, batch, methods, batch_size, measures, invariant_once=invariant_once)
-        for answered in run_unit(unit, task.lm):
-            records += answered
-            bar.update(progress, advance=len(answered))
-    (result,) = summarise_records(records)["results"]
-    return dict(result["methods"])
+class Demo:
+    """Model, methods and questions of one run, and its settings as JSON data."""
+
+    lm: DebiasedLM
+    methods: Mapping[str, Method]
+    task: StockQA
+    settings: Mapping[str, Any]
+
+    def run(self, bar: Progress) -> dict[str, Any]:
+        """Measure all methods.
+
+        Returns:
+            JSON data: ``settings``, and ``results`` by method. Results are ``[estimate, low, high]`` with 95%
+            intervals. Positions are counted from 0. Log-probabilities are in nats.
+        """
+        begin = time.perf_counter()
+        results = self.measure(bar)
+        settings = {
+            **self.settings,
+            "dtype": str(self.lm.model.dtype),
+            "versions": versions(),
+            "threads": torch.get_num_threads(),
+            "methods": [str(method) for method in self.methods.values()],
+            "seconds": round(time.perf_counter() - begin, 1),
+        }
+        return {"settings": settings, "results": results}
+
+    def measure(self, bar: Progress) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def answer(
+        self, bar: Progress, measures: tuple[str, ...], batch_size: int, invariant_once: bool = False
+    ) -> dict[str, dict[str, Any]]:
+        """Run all methods on all cases. Return the results by method, see ``summarise_records``."""
+        cases = list(self.task.cases())
+        progress = bar.add_task("answering", total=len(cases) * len(self.methods))
+        records: list[Record] = []
+        for begin in range(0, len(cases), CASES_PER_TURN):
+            batch = tuple(cases[begin : begin + CASES_PER_TURN])
+            unit = Unit(
+                self.lm.name, self.task, batch, self.methods, batch_size, measures, invariant_once=invariant_once
+            )
+            for answered in run_unit(unit, self.lm):
+                records += answered
+                bar.update(progress, advance=len(answered))
+        (result,) = summarise_records(records)["results"]
+        return dict(result["methods"])
 
 
-def _describe_conditions(lm: DebiasedLM) -> dict[str, Any]:
-    return {"dtype": str(lm.model.dtype), "versions": versions(), "threads": torch.get_num_threads()}
-
-
-class TinyDemo:
-    """Index, questions and model of one run with ``tiny``.
+class TinyDemo(Demo):
+    """The demo with ``tiny``.
 
     Args:
         questions: number of questions. Each runs with the gold document at every position.
         corpus: number of passages in the index.
         positions: number of positions of the gold document.
-        documents: numbers of documents to retrieve. All questions run with each number.
+        documents: number of passages in a prompt.
     """
 
     def __init__(
-        self,
-        questions: int = 40,
-        seed: int = 0,
-        corpus: int = 200,
-        positions: int = 5,
-        documents: tuple[int, ...] = (10, 20),
+        self, questions: int = 40, seed: int = 0, corpus: int = 200, positions: int = 5, documents: int = 20
     ) -> None:
-        self.seed, self.positions, self.documents = seed, positions, documents
+        self.settings = {"model": TINY, "questions": questions, "documents": documents, "corpus": corpus, "seed": seed}
         self.lm = DebiasedLM.from_pretrained(TINY, "none")
+        self.methods = parse_methods(TINY_METHODS, TINY)
         passages = held_out_corpus(corpus, seed)
-        self.questions = held_out_questions(passages, questions, seed)
-        self.index = Index([passage.document for passage in passages])
-
-    def task(self, documents: int) -> StockQA:
-        """Return a task whose prompts have ``documents`` passages."""
+        index = Index([passage.document for passage in passages])
         golds = []
-        for question in self.questions:
+        for question in held_out_questions(passages, questions, seed):
             gold = question.gold.document
-            others = find_distractors(self.index, question.question, gold, documents)
+            others = find_distractors(index, question.question, gold, documents)
             golds.append(GoldQuestion(question.question, gold, others, question.answer))
-        return StockQA(self.lm, golds, spread_positions(documents, self.positions), exact_match)
+        self.task = StockQA(self.lm, golds, spread_positions(documents, positions), exact_match)
 
-    def run(self, bar: Progress) -> dict[str, Any]:
-        """Measure every method.
-
-        Returns:
-            JSON data: ``settings``, and ``results`` by number of documents and method. Positions are counted from 0.
-            Results are ``[estimate, low, high]`` with 95% intervals.
-        """
-        methods, results = parse_methods(TINY_METHODS, TINY), {}
-        for documents in self.documents:
-            task = self.task(documents)
-            cases = [case for case in task.cases() if case.gold_position == task.positions[0]][:COST_ROUNDS]
-            prompts = [find_origin(case.text, case.documents, None).parts for case in cases]
-            costs = measure_costs(task.lm, prompts, methods, len(prompts))
-            results[str(documents)] = {
-                name: {
-                    **{figure: row[figure] for figure in TINY_FIGURES},
-                    "prefill_ratio": costs[name]["prefill_ratio"][0],
-                }
-                for name, row in run_methods(task, methods, bar).items()
+    def measure(self, bar: Progress) -> dict[str, Any]:
+        cases = [case for case in self.task.cases() if case.gold_position == self.task.positions[0]][:COST_ROUNDS]
+        prompts = [find_origin(case.text, case.documents, None).parts for case in cases]
+        costs = measure_costs(self.lm, prompts, self.methods, len(prompts))
+        return {
+            name: {
+                **{figure: row[figure] for figure in TINY_FIGURES},
+                "prefill_ratio": costs[name]["prefill_ratio"][0],
             }
-        settings = {
-            "model": TINY,
-            **_describe_conditions(self.lm),
-            "questions": len(self.questions),
-            "corpus_passages": len(self.index.texts),
-            "seed": self.seed,
-            "methods": [str(method) for method in methods.values()],
+            for name, row in self.answer(bar, (ACCURACY,), CASES_PER_TURN).items()
         }
-        return {"settings": settings, "results": results}
 
     @staticmethod
     def draw(outcome: dict[str, Any]) -> Figure:
-        """Draw the accuracy by position with the largest number of documents, in a panel for each method."""
-        rows = outcome["results"][max(outcome["results"], key=int)]
-        curves = {name: row["accuracy_by_position"] for name, row in rows.items()}
+        """Draw the accuracy by position, in a panel for each method."""
+        curves = {name: row["accuracy_by_position"] for name, row in outcome["results"].items()}
         return draw_small_multiples(curves, make_styles(curves))
 
     @staticmethod
     def report(outcome: dict[str, Any]) -> Iterator[Table | str]:
-        """Yield a table for each number of documents, then an explanation."""
+        """Yield a table of all figures, then an explanation."""
+        settings, results = outcome["settings"], outcome["results"]
+        positions = list(results["none"]["accuracy_by_position"])
+        title = f"{settings['documents']} documents: accuracy with the answer in document ..."
+        headings = [str(int(position) + 1) for position in positions]
+        table = make_table(title, "method", *headings, "mean", "worst", "gap", "flips", "cost")
         margin = 0.0
-        for documents, results in outcome["results"].items():
-            positions = list(next(iter(results.values()))["accuracy_by_position"])
-            title = f"{documents} documents: accuracy with the answer in document ..."
-            headings = [str(int(position) + 1) for position in positions]
-            table = make_table(title, "method", *headings, "mean", "worst", "gap", "flips", "cost")
-            for name, row in results.items():
-                points = [row["accuracy_by_position"][position] for position in positions]
-                margin = max(margin, *(max(high - estimate, estimate - low) for estimate, low, high in points))
-                figures = [f"{point[0]:.2f}" for point in (*points, row["mean"], row["worst"], row["gap"])]
-                table.add_row(name, *figures, f"{row['flip_rate'][0]:.0%}", f"x{row['prefill_ratio']:.2f}")
-            yield table
+        for name, row in results.items():
+            points = [row["accuracy_by_position"][position] for position in positions]
+            margin = max(margin, *(max(high - estimate, estimate - low) for estimate, low, high in points))
+            figures = [f"{point[0]:.2f}" for point in (*points, row["mean"], row["worst"], row["gap"])]
+            table.add_row(name, *figures, f"{row['flip_rate'][0]:.0%}", f"x{row['prefill_ratio']:.2f}")
+        yield table
         yield (
-            f"With {outcome['settings']['questions']} questions, an accuracy may be off by up to {margin:.2f} (the "
-            "widest 95% interval).\n"
+            f"With {settings['questions']} questions, an accuracy may be off by up to {margin:.2f} (the widest 95% "
+            "interval).\n"
             "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
             "The model is biased because its training data has answers near the ends of prompts (docs/results/tiny.md)."
         )
@@ -230,8 +230,8 @@ def read_notes() -> list[Note]:
     return [Note(**json.loads(line)) for line in lines]
 
 
-class NotesDemo:
-    """Model and questions of one run with a real model.
+class NotesDemo(Demo):
+    """The demo with a real model.
 
     Args:
         questions: number of questions, drawn with ``seed``.
@@ -244,9 +244,9 @@ class NotesDemo:
         if questions > len(all_notes):
             raise RunError(f"questions={questions}, but the demo of {model} has {len(all_notes)} questions; use fewer")
         sizes = {"questions": questions, "documents": documents, "positions": positions}
-        self.settings = {"model": model, **sizes, "seed": seed}
-        self.default = default_method(model)
-        self.methods = {method.name: method for method in NOTES_METHODS} | {self.default: get(self.default)}
+        default = default_method(model)
+        self.settings = {"model": model, **sizes, "seed": seed, "default": default}
+        self.methods = {method.name: method for method in NOTES_METHODS} | {default: get(default)}
         self.lm = DebiasedLM.from_pretrained(model, "none")
         index = Index([note.document for note in all_notes])
         golds = []
@@ -255,23 +255,10 @@ class NotesDemo:
             golds.append(GoldQuestion(note.question, note.document, others, note.answer, note.begin))
         self.task = StockQA(self.lm, golds, spread_positions(documents, positions), best_subspan_em)
 
-    def run(self, bar: Progress) -> dict[str, Any]:
-        """Measure all methods. Invariant methods run in only one order, because all orders give bit-identical answers.
-
-        Returns:
-            JSON data: ``settings``, and ``results`` by method. Results are ``[estimate, low, high]`` with 95%
-            intervals. Differences are paired by question. Log-probabilities are in nats.
-        """
-        begin = time.perf_counter()
-        rows = run_methods(self.task, self.methods, bar, (ACCURACY, LOGPROB), batch_size=1, invariant_once=True)
-        settings = {
-            **self.settings,
-            **_describe_conditions(self.lm),
-            "methods": [str(method) for method in self.methods.values()],
-            "default": self.default,
-            "seconds": round(time.perf_counter() - begin, 1),
-        }
-        return {"settings": settings, "results": {name: _select_figures(row) for name, row in rows.items()}}
+    def measure(self, bar: Progress) -> dict[str, Any]:
+        # invariant methods run in only one order, because all orders give bit-identical answers
+        rows = self.answer(bar, (ACCURACY, LOGPROB), batch_size=1, invariant_once=True)
+        return {name: _select_figures(row) for name, row in rows.items()}
 
     @staticmethod
     def draw(outcome: dict[str, Any]) -> Figure:

@@ -85,7 +85,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    small_demo = partial(demo.TinyDemo, corpus=30, positions=2, documents=(4, 5))
+    small_demo = partial(demo.TinyDemo, corpus=30, positions=2, documents=5)
     monkeypatch.setattr(demo, "TinyDemo", small_demo)
     monkeypatch.setattr(demo, "COST_ROUNDS", 1)
     return tmp_path

@@ -40,7 +40,6 @@ def demo(
     terminal.quiet_libraries()
     from ragbias_eval.demo import NotesDemo, TinyDemo
 
-    prepared: TinyDemo | NotesDemo
     with terminal.status("Loading the model and embedding the texts"):
         prepared = TinyDemo(questions or 40, seed) if model == "tiny" else NotesDemo(model, questions or 20, seed)
     with terminal.progress() as bar:
