@@ -16,9 +16,18 @@ from typing import Any, TypeAlias
 from ragbias.data import intervals
 from ragbias.data.intervals import MIN_QUESTIONS, Estimate
 from ragbias_eval import ACCURACY, JUDGES, LOGPROB, REFERENCE
-from ragbias_eval.measures import bootstrap, per_question
+from ragbias_eval.measures import bootstrap
 from ragbias_eval.measures.bootstrap import SHARE, Bounds, Scores
-from ragbias_eval.measures.per_question import group_by, mean_by_question
+from ragbias_eval.measures.per_question import (
+    compare_orders,
+    group_by,
+    mean_by_question,
+    mean_kendall_tau,
+    normalised_answer,
+    order_flips,
+    preferred_response,
+    repeat_flips,
+)
 from ragbias_eval.runs import Record, cost_key
 
 get_score = attrgetter("score")
@@ -66,11 +75,12 @@ def _summarise_methods(records: Sequence[Record], noise: Sequence[Record], costs
     scores = {label: Scores.of(answers) for label, answers in parts.items()}
     golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
     judges = records[0].task in JUDGES
-    compared = per_question.preferred_response if judges else per_question.normalised_answer
+    compared = preferred_response if judges else normalised_answer
     methods = {}
     for label, answers in parts.items():
         accuracy, plain, scored = curve_figures(scores[label]), scores.get(REFERENCE), scored_records(answers)
         is_plain = label.partition("(")[0] == REFERENCE
+        ordered = [record for record in answers if len(record.shown) > 1]
         replaced = [record for record in answers if record.method_ran == REFERENCE and not is_plain]
         methods[label] = {
             "questions": len({record.question for record in answers}),
@@ -79,16 +89,10 @@ def _summarise_methods(records: Sequence[Record], noise: Sequence[Record], costs
             **accuracy,
             "minus_plain": minus_plain(scores[label], plain, 1) if plain else None,
             "orders": max(Counter((record.question, record.seed) for record in answers).values()),
-            "flip_rate": optional_share(per_question.order_flips(scored, compared)),
-            "noise_floor": optional_share(per_question.repeat_flips(answers, again.get(label, []), compared)),
+            "flip_rate": optional_share(order_flips(scored, compared)),
+            "noise_floor": optional_share(repeat_flips(answers, again.get(label, []), compared)),
             "logprob": gold_figures(answers, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,
-            "kendall_tau": optional_share(
-                per_question.compare_orders(
-                    (record for record in answers if len(record.shown) > 1),
-                    attrgetter("shown"),
-                    per_question.mean_kendall_tau,
-                )
-            ),
+            "kendall_tau": optional_share(compare_orders(ordered, attrgetter("shown"), mean_kendall_tau)),
             "prompt_tokens": fmean(record.prompt_tokens for record in answers),
             "completion_tokens": fmean(record.completion_tokens for record in answers),
             "seconds": median(record.seconds for record in answers),
@@ -115,25 +119,16 @@ def scored_records(records: Iterable[Record]) -> list[Record]:
 
 
 def _judge_figures(records: Sequence[Record]) -> dict[str, Any]:
-    """Compute a judge's consistency between both orders, its preference for the first response, and its accuracy.
+    """Compute a judge's consistency between both orders, and its preference for the first response.
 
-    Accuracy is given by position of the better response. A pair with a verdict in neither order is consistent.
+    A pair with a verdict in neither order is consistent. The gold position is that of the better response.
     """
-    flips = per_question.order_flips(records, per_question.preferred_response)
-    consistent = {question: 1 - flip for question, flip in flips.items()}
-    by_gold = group_by(records, attrgetter("gold_position"))
-    by_position = {
-        name: optional_share(mean_by_question(by_gold.get(position, []), get_score))
-        for position, name in enumerate(("accuracy_preferred_first", "accuracy_preferred_second"))
-    }
-    decided = [record for record in records if per_question.preferred_response(record) != "neither"]
+    flips = order_flips(records, preferred_response)
+    decided = [record for record in records if preferred_response(record) != "neither"]
+    first = mean_by_question(decided, lambda record: (record.score == 1) == (record.gold_position == 0))
     return {
-        "swap_consistency": optional_share(consistent),
-        # the gold position is that of the better response
-        "prefers_first": optional_share(
-            mean_by_question(decided, lambda record: (record.score == 1) == (record.gold_position == 0))
-        ),
-        **by_position,
+        "swap_consistency": optional_share({question: 1 - flip for question, flip in flips.items()}),
+        "prefers_first": optional_share(first),
         "undecided": (len(records) - len(decided)) / len(records),
     }
 
@@ -231,13 +226,12 @@ def _by_position(scores: Scores, figures: Sequence[Estimate]) -> dict[str, Estim
 def gold_figures(records: Sequence[Record], scores: Scores, plain: Scores | None) -> dict[str, Any]:
     """Summarise one method's log-probabilities of gold answers, and compare its next token with the plain model's."""
     measured = [record for record in records if record.logprob is not None]
+    spreads = compare_orders(measured, attrgetter("logprob"), lambda values: max(values) - min(values))
     return {
         "questions": len(scores.questions),
         **curve_figures(scores, NATS),
         "minus_plain": None if plain is None else minus_plain(scores, plain),
-        "spread": optional_share(
-            per_question.compare_orders(measured, attrgetter("logprob"), lambda values: max(values) - min(values))
-        ),
+        "spread": optional_share(spreads),  # range over the document orders
         "kl": optional_share(mean_by_question(measured, attrgetter("kl"))),
         "agreement": optional_share(mean_by_question(measured, attrgetter("agrees"))),
         "answer_tokens": sum(record.answer_tokens or 0 for record in measured) / len(measured),

@@ -42,8 +42,6 @@ ORDER_LEGEND = (
 JUDGE_FIGURES = {
     "swap_consistency": "swap-consistent",
     "prefers_first": "prefers first",
-    "accuracy_preferred_first": "right, better one first",
-    "accuracy_preferred_second": "right, better one second",
 }
 
 MAX_COLUMNS = 6  # maximum number of columns with figures that fit an HTML page

@@ -221,20 +221,15 @@ def cut_around_answer(text: str, answers: Sequence[str], words: int | None) -> s
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if words is None or len(spans) <= words:
         return text
-    begin, end = _find_first_answer(text, answers)
+    answer = "|".join(sorted((re.escape(answer.strip()) for answer in answers if answer.strip()), key=len))
+    searches = (re.search(form, text, re.IGNORECASE) for form in (rf"(?<!\w)(?:{answer})(?!\w)", answer) if answer)
+    begin, end = next((match.span() for match in searches if match), (0, 0))
     inside = [index for index, (first, last) in enumerate(spans) if last > begin and first < end]
     first = 0
     if inside:
         before = max(0, words - len(inside)) // 2
         first = max(0, min(inside[0] - before, len(spans) - words))
     return text[spans[first][0] : spans[first + words - 1][1]]
-
-
-def _find_first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
-    """Return the span of the first occurrence of an answer, or ``(0, 0)`` if none occurs."""
-    answer = "|".join(sorted((re.escape(answer.strip()) for answer in answers if answer.strip()), key=len))
-    searches = (re.search(form, text, re.IGNORECASE) for form in (rf"(?<!\w)(?:{answer})(?!\w)", answer) if answer)
-    return next((match.span() for match in searches if match), (0, 0))
 
 
 def spread_positions(documents: int, count: int) -> list[int]:

@@ -96,7 +96,7 @@ def test_a_judge_that_takes_the_first_answer_is_found_out():
     methods = only(summarise_records(records))["methods"]
     none, pine = methods["none"]["judge"], methods["pine"]["judge"]
     assert (none["swap_consistency"][0], none["prefers_first"][0]) == (0, 1)
-    assert (none["accuracy_preferred_first"][0], none["accuracy_preferred_second"][0]) == (1, 0)
+    assert [figure[0] for figure in methods["none"]["accuracy_by_position"].values()] == [1, 0]
     assert (pine["swap_consistency"][0], pine["prefers_first"][0], pine["undecided"]) == (1, 0.5, 0)
     assert (methods["none"]["flip_rate"][0], methods["pine"]["flip_rate"][0]) == (1, 0)
 
