@@ -39,8 +39,9 @@ def synchronized_time(device: torch.device) -> float:
 
 
 def interleave(
-    methods: Mapping[str, Method], inputs: Sequence[Input], measure: Callable[[Input, Method], tuple[float, ...]]
-) -> Measurements:
+    methods: Mapping[str, Method], inputs: Sequence[Input], measure: Callable[[Input, Method], tuple[float, ...]],
+    advance: Callable[[], None] = lambda: None,
+) -> Measurements:  # fmt: skip
     """Measure all methods on the first input, then on the next input, and so on.
 
     The plain model always runs, once per input. Its measurements are stored under the key None, and under the labels of
@@ -52,6 +53,7 @@ def interleave(
     for item in inputs:
         for label, method in measured.items():
             taken[label].append(measure(item, method))
+            advance()
     return {label: taken.get(label, taken[None]) for label in (None, *methods)}
 
 
@@ -111,12 +113,14 @@ def _processor_name() -> str:
 
 
 def measure_costs(
-    lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5
-) -> dict[str, Cost]:
+    lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[str, Cost]:  # fmt: skip
     """Measure the cost of every method, with greedy decoding and one prompt at a time.
 
     Each prompt must leave ``DECODED_TOKENS + 1`` tokens of the window free. Memory does not vary, so it is measured in
-    only one run. This run also warms up the model.
+    only one run. This run also warms up the model. ``advance`` is called after each run of a method that changes the
+    model, and of the plain model.
 
     Returns:
         the costs by label: ``prefill_seconds`` to the first token, ``decode_seconds`` per later token, and
@@ -124,10 +128,12 @@ def measure_costs(
         relative to ``none`` on the same prompt in the same round.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
-    peaks = interleave(
-        methods, chosen[:1], lambda prompt, rule: (peak_memory(lm.model.device, lambda: _generate(lm, prompt, rule)),)
-    )
-    times = interleave(methods, chosen, lambda prompt, method: _measure_times(lm, prompt, method))
+
+    def measure_peak(prompt: str | Prompt, method: Method) -> tuple[float]:
+        return (peak_memory(lm.model.device, lambda: _generate(lm, prompt, method)),)
+
+    peaks = interleave(methods, chosen[:1], measure_peak, advance)
+    times = interleave(methods, chosen, lambda prompt, method: _measure_times(lm, prompt, method), advance)
     costs: dict[str, Cost] = {}
     for label in methods:
         (prefill, prefill_ratio), (decode, decode_ratio) = (spreads(times, label, index) for index in range(2))

@@ -85,7 +85,7 @@ class AuditReport(NamedTuple):
 
 def build_tables(audit: Audit, costs: Costs) -> list[Grid]:
     """Build tables of flips, of preferred positions and, if some questions have accepted answers, of accuracies."""
-    title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
+    title = f"{audit.questions} questions in up to {audit.orders} orders [95% intervals]"
     parts = max(len(outcome.preference.excess) for outcome in audit.outcomes.values())
     flips, positions, right = [], [], []
     for label, outcome in audit.outcomes.items():

@@ -102,10 +102,12 @@ def audit(
     label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
     compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
     costs = {}
-    if upstream is None:
-        with terminal.status("Measuring the cost of the methods"):
-            costs = measure_costs(lm, [case.prompt for case in cases[:2]], compared, min(2, len(cases)))
     with terminal.progress() as bar:
+        if upstream is None:
+            prompts = [case.prompt for case in cases[:2]]
+            runs = (1 + len(prompts)) * (1 + sum(not method.is_plain for method in compared.values()))
+            measuring = bar.add_task("measuring the cost", total=runs)
+            costs = measure_costs(lm, prompts, compared, len(prompts), lambda: bar.update(measuring, advance=1))
         task = bar.add_task("answering", total=None)
         result = measure(
             cases, compared, orders, seed, lambda done, total: bar.update(task, completed=done, total=total)

@@ -19,7 +19,7 @@ def test_audit_detects_the_bias_of_tiny_and_pine_removes_it(tmp_path, cli):
     assert code == 0 and "You have the problem" in output
     assert output.startswith("Model: tiny\n")
     # three methods answer ten questions in three orders, and once again
-    assert 0 < output.index("Measuring the cost") < output.index("120/120")
+    assert 0 < output.index("measuring the cost") < output.index("120/120")
     found = json.loads(out.read_text())
     assert next(iter(found)) == "model" and found["model"] == "tiny"
     assert found["verdict"] == "problem"
