@@ -139,12 +139,16 @@ def listed_paths() -> set[str]:
 
 
 PACKAGES = ["adaptation", "attention", "binding", "boundaries", "cache", "frameworks", "generation"]
+FOR_VLLM = {  # exported for ragbias_vllm only, so no page promises them
+    "GrowingText", "States", "check_length", "check_orders_text", "compute_jointly", "computes_documents_separately",
+    "encodings_of", "generation_config", "has_fixed_encodings", "identity_of", "key_of",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_api_page_lists_what_a_package_exports(package):
     module = import_module(f"ragbias.{package}")
-    exported = [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
+    exported = [name for name in module.__all__ if not inspect.ismodule(getattr(module, name)) and name not in FOR_VLLM]
     listed = listed_paths()
     assert [name for name in exported if not {f"ragbias.{package}.{name}", f"ragbias.{name}"} & listed] == []
 
