@@ -200,7 +200,8 @@ class TinyDemo(Demo):
         yield (
             f"With {settings['questions']} questions, an accuracy may be off by up to {margin:.2f} (the widest 95% "
             "interval).\n"
-            "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
+            "flips: questions whose answer depends on the order of the documents.\n"
+            "cost: time to the first token; on larger models, the ratios are closer to 1 (docs/results/speed.md).\n"
             "The model is biased because its training data has answers near the ends of prompts (docs/results/tiny.md)."
         )
 
