@@ -7,7 +7,8 @@
 4. ``numbering`` finds the documents' numbers, so that they can be removed.
 5. ``splitting`` cuts the prompt into the text before, the documents with their separators, and the text after.
 
-If a step has several possible results, no documents are found, or the prompt is not split, and there is a reason.
+If a step has several possible results, none of them is used: no documents are found, or the prompt is not split. The
+result then contains a reason.
 ``text`` contains the patterns that several steps use.
 """
 

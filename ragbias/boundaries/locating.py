@@ -37,8 +37,8 @@ def locate(
     """Find the retrieved documents in a prompt. The first source with a document in the prompt is used.
 
     Documents must occur in full: verbatim, stripped, or escaped as in a printed list. Documents from ``documents``,
-    ``artifacts`` and ``run`` are also found if a formatter joined the lines of all documents, or cut all documents to
-    the same length. If no source has a document in the prompt, documents are found by numbered headers,
+    ``artifacts`` and ``run`` are also found if a formatter replaced all line breaks in documents by spaces, or cut all
+    documents to the same length. If no source has a document in the prompt, documents are found by numbered headers,
     such as ``Document [1](Title: ...)``, between ``<documents>`` and ``</documents>``.
 
     In a conversation, only documents of the last message with documents are found. If the choice is ambiguous, no

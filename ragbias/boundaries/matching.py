@@ -235,7 +235,7 @@ def precedes_other_blocks(text: str, spans: Sequence[CharSpan]) -> bool:
 
 
 def _rewrites(text: str, unchanged: Occurrences) -> list[Rewrite]:
-    """Return functions that a formatter may have applied to all documents, if some documents do not occur unchanged."""
+    """Return functions that a formatter may have applied to all documents. If all occur unchanged, return none."""
     missing = [document for document, occurrences in unchanged.items() if not occurrences]
     if not missing:
         return []
@@ -287,9 +287,10 @@ def _mark_at(text: str, position: int) -> str:
 
 
 def count_absent(text: str, documents: Collection[str], spans: Sequence[CharSpan]) -> int:
-    """Count the documents that are missing from the prompt. Text in ``spans`` does not count.
+    """Count the documents that are missing from the text outside ``spans``.
 
-    A document is missing if the prompt contains neither all of it nor ``MIN_PRESENT`` characters in a row.
+    A document is missing if that text contains neither the whole document nor ``MIN_PRESENT`` consecutive characters
+    of it.
     """
     if not documents:
         return 0

@@ -42,7 +42,11 @@ Part = str | frozenset[str]  # constant text, or the fields that may have printe
 
 @dataclass(frozen=True)
 class _Value:
-    """A metadata value in a gap, and the names of the ``left`` and ``right`` document's fields with this value."""
+    """A metadata value in a gap between two documents.
+
+    ``left`` contains the names of the fields with this value in the document before the gap, and ``right`` contains
+    those in the document after it.
+    """
 
     begin: int
     end: int
@@ -103,7 +107,7 @@ def _extend_by_template(text: str, spans: Sequence[CharSpan], fields: Sequence[F
 
 
 def _is_numbering(template: _Template, apply: Callable[[_Template], object]) -> bool:
-    """Whether all values of a template are the documents' numbers. Some of them may equal metadata by chance."""
+    """Whether all values of a template are the documents' numbers, even if some of them also equal metadata."""
     numbers = _select_fields(template, lambda names: names.intersection(NUMBERS))
     metadata = _select_fields(template, lambda names: names.difference(NUMBERS) or names)
     return apply(numbers) is not None and apply(metadata) is None

@@ -1,9 +1,9 @@
 """Find document numbers, which reveal the order of the documents to the model.
 
 Arabic numbers that count from 0 or 1 belong to the template, so they can be removed. The numbers may be in any order,
-so the result does not depend on the order of the documents. Other counters may belong to the documents: letters, number
-words, and numbers such as those in ``Apollo 11`` and ``Apollo 12``. These counters are never removed, but are reported
-if they change by the same step from document to document.
+so the result does not depend on the order of the documents. Other counters, such as letters, number words, or the
+numbers in ``Apollo 11`` and ``Apollo 12``, may belong to the documents. These counters are never removed, but are
+reported if they change by the same step from document to document.
 """
 
 from __future__ import annotations
@@ -226,7 +226,10 @@ class _Regions:
         return [candidate for candidate in series if candidate.document != self.edge]
 
     def begin_lines(self, series: Series) -> bool:
-        """Whether the numbers begin their lines, perhaps after a bracket. Footers may follow the text in its line."""
+        """Whether the numbers begin their lines, perhaps after a bracket.
+
+        A number in a footer does not begin its line if the text of the document ends in the same line.
+        """
         inner = self.without_edge(series)
         if self.edge and not all("\n" in self.lead(candidate) for candidate in inner):
             return False

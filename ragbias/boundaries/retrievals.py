@@ -47,12 +47,12 @@ class Boundaries:
         source: ``"documents"`` (given explicitly), ``"artifact"`` (in tool messages), ``"run"`` (retrieved in the same
             run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered), or ``"none"``.
         n_expected: number of documents that the source provides. For the registry, only documents in the prompt count.
-            If the prompt has no document of any source, this is the number of the first source with documents.
+            If the prompt contains no documents, this is the number that the first source with any documents provides.
         reason: why documents are missing; empty if none is missing. Never contains text of a document.
         n_left_plain: number of texts of any source that occur in the prompt outside ``spans``. They are quotations or
             documents of earlier turns.
-        n_untreated: number of texts in ``n_left_plain`` that come from this run or its tool messages, and that do not
-            occur in ``spans`` as well.
+        n_untreated: number of texts in ``n_left_plain`` that come from this run or its tool messages, and that never
+            occur inside ``spans``.
         n_absent: number of expected documents of which the prompt contains no part.
         texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
         metadata: the metadata of each document as printed in the prompt; empty if none is known.
@@ -101,7 +101,10 @@ def locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: O
 
 
 def _without_questions(retrievals: Sequence[Retrieval], in_message: Occurrences) -> Sequence[Retrieval]:
-    """Drop incomplete lists of plain strings if other retrievals have metadata. They may be lists of questions."""
+    """Drop retrievals that may be lists of questions.
+
+    They have no metadata although other retrievals do, and some of their texts are not in the message.
+    """
     with_metadata = [any(isinstance(text, KnownText) for text in retrieval) for retrieval in retrievals]
     if not any(with_metadata):
         return retrievals
@@ -165,7 +168,7 @@ def _describe(
 
 
 def _why_missing(source: str, n_expected: int, n_missing: int, n_unknown: int) -> str:
-    """Explain why documents are missing. ``n_unknown`` documents of the missing ones are not in the prompt."""
+    """Explain why documents are missing. ``n_unknown`` of the missing documents are not in the prompt."""
     n_lost = 0 if source == "registry" else n_unknown  # recent retrievals may belong to other prompts
     n_apart = n_missing - n_lost
     reasons = []
@@ -225,9 +228,10 @@ def _outside_sentences(text: str, recent: Sequence[Retrieval], remembered: Occur
 def _count_short_texts_after(
     text: str, spans: Sequence[CharSpan], retrievals: Sequence[Retrieval], remembered: Occurrences
 ) -> int:
-    """Count the texts of the first retrieval that occurs in the next turn of a chat, after the message with ``spans``.
+    """Count the texts of the first retrieval that occurs completely after the message with ``spans``.
 
-    A single text may be a word of the question, so it does not count.
+    This retrieval may be the context of a later turn. A single text does not count, because it may be a
+    word of the question.
     """
     _, end = message_around(text, spans[0][0], spans[-1][1])
     later = {document for document, group in remembered.items() if group[-1].begin >= end}

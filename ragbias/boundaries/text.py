@@ -162,7 +162,7 @@ def _element_name(tags_by_gap: Sequence[Sequence[re.Match[str]]]) -> str:
 
 
 def _separating_names(tags: Sequence[re.Match[str]]) -> set[str]:
-    """Return the element names of which the first tag is an end tag, and the last tag is a start tag."""
+    """Return the names of elements whose first tag is an end tag and whose last tag is a start tag."""
     last = {tag["name"]: tag["end"] for tag in tags}
     first = {tag["name"]: tag["end"] for tag in reversed(tags)}
     return {name for name in first if first[name] and not last[name]}

@@ -192,10 +192,10 @@ def render_conversation(
 def render_if_absent(
     chat_text: Callable[..., str], documents: Sequence[ChatDocument], messages: Iterable[Message] = ()
 ) -> tuple[str, Boundaries] | None:
-    """Render documents with the chat template if the conversation does not contain them, and locate them.
+    """Render documents with the chat template, and locate them.
 
-    Return ``None`` if the conversation contains all of them, if ``messages`` contain some of them as separate blocks,
-    or if the template does not support documents.
+    Return ``None`` if the conversation already contains all documents, if ``messages`` contain some of them as separate
+    blocks, or if the template does not support documents.
     """
     texts = [document.text for document in documents]
     contents = [turn["content"] for turn in messages if turn["role"] != "assistant"]

@@ -21,7 +21,7 @@ class SearchWatch:
     """Pass the results of direct searches on vector stores to a function.
 
     Frameworks send no events for these searches. Therefore ``install`` adds a ``__getattribute__`` to the base class of
-    all stores. It wraps a search method when the method is looked up. Searches by retrievers are ignored.
+    all stores, which wraps search methods when they are looked up. Searches by retrievers are ignored.
 
     Args:
         base: base class of all vector stores.

@@ -173,7 +173,8 @@ class MissingDocuments:
     def _find_missing(self, request: Request, explicit: bool) -> Literal["none", "some", "all"]:
         """Return how many documents are missing for the method. If all are missing, only the plain model can answer.
 
-        If the caller passed documents (``explicit``), documents of a source that is not ``CERTAIN`` do not count.
+        If the caller passed documents (``explicit``), but the documents in the prompt were found by a source that is
+        not in ``CERTAIN``, some documents count as missing.
         """
         report, source = request.report, request.report.source
         # a chain may drop some of the retrieved documents, and a step of a chain may use one of them

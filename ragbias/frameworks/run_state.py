@@ -166,7 +166,8 @@ class Retrievals:
     def add(self, texts: Iterable[str]) -> None:
         """Record the texts of one retrieval in this context.
 
-        The asyncio task that started this context, and the parents of this task, can see the texts too.
+        The asyncio task that started this context also sees the texts. So does the task that started that task, and
+        so on.
         """
         texts, current = tuple(texts), _current_task()
         self._seen.get_writable().registry.add(texts)
@@ -258,7 +259,7 @@ class Runs:
         name: name of a context variable.
 
     Attributes:
-        retrievals: the recent retrievals of each context, inside and outside runs.
+        retrievals: the recent retrievals of each context, recorded inside and outside runs.
     """
 
     def __init__(self, name: str) -> None:
@@ -272,7 +273,8 @@ class Runs:
 
         Args:
             parent: id of the parent run; ``None`` for a root run.
-            begins: called for a root run, such as ``LastReports.begin``. The results are called at its end.
+            begins: functions such as ``LastReports.begin``, which are called when a root run begins. Each of them
+                returns a function, which is called when the root run ends.
             shared: whether the steps of a root run share later retrievals.
         """
         with self._lock:
@@ -287,7 +289,7 @@ class Runs:
                 self._drop(next(iter(self._runs)))
 
     def close(self, id: Hashable) -> None:
-        """Close a run. If a root run ends that retrieved nothing, call the functions in ``warn_at_end``."""
+        """Close a run. If it is a root run that retrieved nothing, call the functions in ``warn_at_end``."""
         warn_at_end = None
         with self._lock:
             root = self._roots.pop(id, None)
@@ -300,7 +302,10 @@ class Runs:
             warn()
 
     def add(self, id: Hashable, texts: Sequence[str], retrieved: bool = True) -> None:
-        """Record the texts of one retrieval. Texts that no retriever returned are a retrieval only if any is new."""
+        """Record the texts of one retrieval.
+
+        Texts that no retriever returned (``retrieved=False``) count as a new retrieval if at least one of them is new.
+        """
         if texts:
             self.retrievals.add(texts)
             with self._lock:
@@ -315,7 +320,10 @@ class Runs:
                 run.failure = failure
 
     def get(self, id: Hashable) -> Run:
-        """Return a copy of a root run, by its id or a child's. Outside a run, it only has the last failure."""
+        """Return a copy of a root run. ``id`` is the id of this run, or of one of its child runs.
+
+        Outside a run, return an empty ``Run`` with the last failure of this context.
+        """
         with self._lock:
             if run := self._find(id):
                 return replace(run, _texts=run._texts.copy())
@@ -348,8 +356,8 @@ class LocatedDocuments:
     """The documents in a prompt, and how to check for missing documents.
 
     Attributes:
-        warn_at_end: functions to call at the end of a run that retrieved no documents; ``None`` warns at once, outside
-            a run or if retrievals may not have been recorded.
+        warn_at_end: functions to call at the end of the run if it retrieved no documents. ``None`` means that warnings
+            are issued at once: outside a run, or if retrievals may not have been recorded.
         must_be_complete: whether missing documents are a mistake.
     """
 

@@ -226,7 +226,8 @@ class StreamedPart:
     Attributes:
         new: the new content, without text that may belong to a tool call.
         shown: the content of all parts so far.
-        generation: the complete answer, only in the last part. Its content may be longer than ``shown``.
+        generation: the complete answer, only in the last part. Its content may be longer than ``shown``, because
+            ``shown`` lacks text that may belong to a tool call.
     """
 
     new: str

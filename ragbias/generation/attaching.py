@@ -235,7 +235,7 @@ def run_tokens(binding: Binding, cache: DynamicCache, layout: SequenceLayout, to
 def compute_jointly(
     model: PreTrainedModel, method: AttentionMethod, ids: Sequence[int], documents: list[Span], parts: Sequence[Span]
 ) -> list[States]:
-    """Run a method in which documents attend to each other on prefix and documents. Return the states of ``parts``.
+    """Run prefix and documents with a method that lets documents attend to each other. Return the states of ``parts``.
 
     ``ids`` are the tokens of prefix and documents. ``documents`` and ``parts`` are ranges of these tokens.
     """

@@ -211,7 +211,7 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
 
 
 class GrowingText:
-    """The text of an answer whose tokens arrive in pieces. Each piece decodes only the last tokens."""
+    """The text of an answer whose tokens arrive in pieces. For each piece, only the last tokens are decoded."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> None:
         self.ids: list[int] = []

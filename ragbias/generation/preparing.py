@@ -178,7 +178,7 @@ def create_report(
 ) -> Report:
     """Create the report of a request. ``ran`` is the method that runs.
 
-    ``why_plain`` is the reason why the plain model runs instead of the requested method, if it does.
+    ``why_plain`` is the reason why the plain model replaces the requested method; empty if it does not.
     """
     requested, boundaries = origin.method_requested, origin.boundaries
     missed = boundaries.reason if requested.needs_documents or boundaries.n_expected else ""

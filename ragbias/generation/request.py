@@ -21,7 +21,7 @@ class Origin:
 
     Attributes:
         parts: prefix, documents and suffix of the prompt; without documents if the prompt cannot be split.
-        tokens: the tokens of each part; without a tokenizer, its UTF-8 bytes.
+        tokens: the tokens of each part, or its UTF-8 bytes if there is no tokenizer.
         flat: the prompt as the plain model reads it, without the separator that ``Prompt.from_text`` may add.
         method_requested: the requested method, as in the report.
         boundaries: how the documents were found.

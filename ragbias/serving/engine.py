@@ -61,7 +61,7 @@ class ServedModel(ABC):
 
     @asynccontextmanager
     async def running(self, count: int = 1, streamed: bool = False) -> AsyncIterator[None]:
-        """Count requests as running during the block. A stream waits until fewer than ``max_streams`` run."""
+        """Count requests as running during the block. Streams wait while ``max_streams`` others run."""
         async with self._streams if streamed else nullcontext():
             self._running += count
             try:

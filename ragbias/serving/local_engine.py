@@ -1,4 +1,4 @@
-"""Models that run in this process. Complete answers run in batches, and streams concurrently."""
+"""Models that run in this process. Complete answers run in batches. Streams run concurrently."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class _Job:
 class LocalModel(ServedModel):
     """A model in this process.
 
-    One padded batch runs at a time. It contains the oldest request, and later requests with the same method, settings
-    and salt until the token budget is used. Up to ``max_streams`` streams run in parallel to it.
+    One padded batch runs at a time. It contains the oldest request, and those later requests with the same method,
+    settings and salt that fit the token budget. Up to ``max_streams`` streams run at the same time as the batch.
     """
 
     def __init__(self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics) -> None:

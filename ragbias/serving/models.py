@@ -50,7 +50,7 @@ class ModelSettings(BaseModel):
             load_tokenizer(self.model, {})
 
     def load(self) -> dict[str, DebiasedLM]:
-        """Load the model. Return it under its name for clients."""
+        """Load the model. Return it in a dict, under the name that clients use."""
         lm = DebiasedLM.from_pretrained(
             self.model,
             self.method,

@@ -100,9 +100,10 @@ def check_documents_found(request: Request, on_missing: str) -> None:
 
 
 def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> None:
-    """Raise a 400 if messages contain only some of the documents. The order of these would affect the answer.
+    """Raise a 400 if messages contain only some of the documents.
 
-    A message whose whole text equals a document is ignored, because it may be the user's question.
+    The order of the documents in the messages would affect the answer. A message whose whole text equals
+    a document is ignored, because it may be the user's question.
     """
     texts, contents = [document.text for document in documents], list(contents)
     if chat_documents.find_copies(texts, contents):

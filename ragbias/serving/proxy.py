@@ -52,7 +52,11 @@ class PromptText(NamedTuple):
 
 
 class Upstream:
-    """The server behind the proxy. It gets ``upstream.key`` or, if the proxy has no keys itself, the client's key."""
+    """The server behind the proxy.
+
+    Requests to this server contain ``upstream.key``. If it is empty, they contain the client's key, but only if the
+    proxy itself needs no key.
+    """
 
     def __init__(self, upstream: UpstreamModel, settings: ProxySettings) -> None:
         self._key, self._keep_clients_key = upstream.key, not settings.api_key

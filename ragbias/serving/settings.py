@@ -46,7 +46,10 @@ class ProxySettings(ServerSettings):
 
 @dataclass(frozen=True)
 class UpstreamModel:
-    """The upstream server of a proxy, and its model, which only a proxy that reuses documents in the server needs."""
+    """The upstream server of a proxy, and the model of this server.
+
+    Only a proxy that reuses documents in the server needs the model.
+    """
 
     url: str = field(repr=False)  # may contain a password
     method: str  # of requests that name none
