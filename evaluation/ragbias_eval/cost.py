@@ -58,7 +58,7 @@ def interleave(
 
 
 def spreads(taken: Measurements, label: str, index: int) -> tuple[Spread, Spread]:
-    """Return the ``spread`` of measurement ``index`` of a method, and of its ratio to the plain model."""
+    """Return the spreads of a method's measurement ``index``: of its values, and of their ratios to the plain model."""
     values, plain = ([measured[index] for measured in taken[name]] for name in (label, None))
     return spread(values), spread([value / base for value, base in zip(values, plain, strict=True)])
 
@@ -119,8 +119,8 @@ def measure_costs(
     """Measure the cost of every method, with greedy decoding and one prompt at a time.
 
     Each prompt must leave ``DECODED_TOKENS + 1`` tokens of the window free. Memory does not vary, so it is measured in
-    only one run. This run also warms up the model. ``advance`` is called after each run of a method that changes the
-    model, and of the plain model.
+    only one run. This run also warms up the model. ``advance`` is called after each run of the plain model
+    or of a method that changes the model.
 
     Returns:
         the costs by label: ``prefill_seconds`` to the first token, ``decode_seconds`` per later token, and

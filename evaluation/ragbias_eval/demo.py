@@ -55,7 +55,7 @@ class GoldQuestion(NamedTuple):
 
 
 def find_distractors(index: Index, question: str, gold: str, documents: int) -> list[str]:
-    """Return the documents for a prompt of ``documents`` documents, without the gold one, most similar first."""
+    """Return the ``documents - 1`` documents other than ``gold`` that are most similar to the question, best first."""
     return [text for text in index.search(question, documents + 1) if text != gold][: documents - 1]
 
 
@@ -210,8 +210,8 @@ class TinyDemo(Demo):
 class Note:
     """A text, a question about it, and an answer sentence. The sentence consists of ``begin`` and ``answer``.
 
-    The prompt includes ``begin``, so that the model continues with ``answer``. Otherwise, models that write sentences
-    usually begin with other words.
+    The prompt includes ``begin``, so that the model continues with ``answer``. Without it, models that write sentences
+    usually start with other words.
     """
 
     title: str

@@ -1,6 +1,6 @@
 """The folder of a bench run: records of answers, and JSON files. A lock admits one writing process at a time.
 
-Files of records may be gzipped to be read, but not to be extended.
+Gzipped files of records can be read, but not extended.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class AuditCase:
         return self.greedy and model is not None and (model.dtype, model.device.type) == (torch.float32, "cpu")
 
     def count_repetitions(self, orders: int) -> int:
-        """Return how often the retrieved order runs again: once if greedy, else as often as there are other orders."""
+        """Return how often the retrieved order runs again: once if greedy, else ``orders - 1`` times."""
         return 1 if self.greedy else orders - 1
 
     @property
@@ -56,9 +56,9 @@ class AuditCase:
         return self.recorded.request.origin.parts
 
     def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
-        """Return the recorded request, with its documents in another order or with another method if they are given.
+        """Return the recorded request, optionally with another document order or another method.
 
-        ``order[i]`` is the original index of the new document ``i``.
+        Document ``i`` of the new order is document ``order[i]`` of the recorded request.
         """
         lm, origin = self.recorded.lm, self.recorded.request.origin
         if order is not None:

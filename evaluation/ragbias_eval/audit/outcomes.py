@@ -26,7 +26,10 @@ Progress = Callable[[int, int], None]  # arguments: number of finished answers, 
 
 
 class PositionPreference(NamedTuple):
-    """Parts of the prompt from which answers come. Questions with fewer than two known sources are excluded."""
+    """Shares of answers that come from each part of the prompt.
+
+    Questions with fewer than two answers from a known document are excluded.
+    """
 
     answers: int  # number of answers with a known source document
     total: int  # number of all answers
@@ -58,7 +61,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Measurements of one method. The first method is that of the unchanged pipeline.
+    """Measurements of one method.
 
     ``rightness`` has the shares of questions with both right and wrong answers. It is None if too few questions have
     accepted answers, or if no answer of any method is right.
@@ -69,8 +72,8 @@ class Outcome:
     rightness: Flips | None
     preference: PositionPreference
     accuracy_by_order: list[float] | None  # over questions with accepted answers
-    changed: Interval  # share of questions whose answer in the retrieved order differs from the first method's
-    better: Interval | None  # accuracy in the retrieved order, minus the first method's
+    changed: Interval  # share of questions whose answer in the retrieved order differs from the unchanged pipeline's
+    better: Interval | None  # accuracy in the retrieved order, minus the unchanged pipeline's
     ran: float  # share of questions on which the method could run
     answers: Sequence[Answers] = ()  # to each question
 
@@ -168,8 +171,8 @@ class _CaseRuns:
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> Answers:
         """Answer the question in all orders, then again in the retrieved order.
 
-        If repetitions cannot change the answer, or if greedy decoding runs the same computation in all orders, the
-        first answer is copied instead.
+        Repetitions copy the first answer if they cannot change it, or if greedy decoding runs the same computation in
+        all orders.
         """
         case = self._case
         requests = [case.request(order, method) for order in orders]
@@ -277,10 +280,9 @@ def measure_position_preference(
     """Measure the share of answers from each part of the prompt, minus the expected share.
 
     Parts are up to ``MAX_PARTS`` equal ranges of positions. The source of an answer is the document that it comes from.
-    The expected share assumes that the order does not affect which documents are sources. To compute it for a question,
-    each source is located in all orders, not only in the order whose answer comes from it. Answers without a known
-    source are left out. If fewer than two answers to a question remain, the question is skipped, because its share
-    always equals the expected share.
+    The expected share assumes that sources do not depend on the order. It is computed from all pairs of a source and an
+    order of the same question. Answers without a known source are left out. Questions with fewer than two remaining
+    answers are skipped, because one answer always has the expected share.
 
     Args:
         sources: ``sources[q][k]`` is the source of the answer to question ``q`` in order ``k``, as an index. None if

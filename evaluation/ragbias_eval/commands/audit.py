@@ -52,7 +52,7 @@ def audit(
     """Measure whether a pipeline's answers depend on the order of its documents, and recommend a method.
 
     The unchanged pipeline and each method answer every question in several document orders. To measure noise, they also
-    answer again in the same order. Right answers in the file are optional.
+    answer again in the retrieved order. Right answers in the file are optional.
     """
     use_idle_cores()
     from ragbias.data.questions import read_questions

@@ -121,7 +121,7 @@ def scored_records(records: Iterable[Record]) -> list[Record]:
 def _judge_figures(records: Sequence[Record]) -> dict[str, Any]:
     """Compute a judge's consistency between both orders, and its preference for the first response.
 
-    A pair with a verdict in neither order is consistent. The gold position is that of the better response.
+    If both orders of a pair have no verdict, the pair is consistent. The gold position is that of the better response.
     """
     flips = order_flips(records, preferred_response)
     decided = [record for record in records if preferred_response(record) != "neither"]
@@ -191,10 +191,11 @@ def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
 
 
 def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
-    """Compute the differences of means, of ``EXTREMES`` if there are several positions, and of positions from the mean.
+    """Compute a method's differences from the plain model.
 
-    Return None without a common question and position. ``most`` is the largest possible difference of two scores, such
-    as 1 for accuracies.
+    The plain model's mean is subtracted from the method's mean, and from its score at each position. For several
+    positions, the differences in ``EXTREMES`` are computed too. ``most`` is the largest possible difference of two
+    scores, such as 1 for accuracies. Return None if the methods have no common question or position.
     """
     first, second = scores.restrict_to_common(plain)
     if not first.values.size:

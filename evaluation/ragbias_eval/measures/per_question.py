@@ -63,7 +63,7 @@ def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
     """Compute the mean Kendall's tau over all pairs of orders: 1 if equal, 0 if unrelated, -1 if reversed.
 
     Tau is the share of document pairs with the same relative order, minus the share with the opposite relative order.
-    Raise ``RunError`` if an order repeats a document or has fewer than two, or if orders have different documents.
+    Raise ``RunError`` if an order repeats a document, has fewer than two documents, or lacks documents of other orders.
     """
     first = orders[0]
     if len(first) < 2 or len(set(first)) < len(first) or any(sorted(order) != sorted(first) for order in orders):
@@ -78,9 +78,10 @@ def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
 def compare_orders(
     records: Iterable[Record], value: Callable[[Record], T], measure: Callable[[Sequence[T]], float]
 ) -> dict[str, float]:
-    """Measure the values of records that differ only in the order of the documents. Average by question.
+    """Measure each group of records that differ only in the document order. Average the results by question.
 
-    All records must have the same task, model and method. Questions with one order are skipped.
+    ``measure`` gets the ``value`` of each record in a group. Groups of one record are skipped. All records must have
+    the same task, model and method.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     for (question, _, _), group in group_by(records, attrgetter("question", "documents", "seed")).items():

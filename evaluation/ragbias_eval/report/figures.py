@@ -1,6 +1,6 @@
 """Draw the figures of reports in one style.
 
-It is readable in black and white and at 450 pixels, half of a README's width.
+The style is readable in black and white and at 450 pixels, half of a README's width.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def task_class(name: str) -> type[Task]:
-    """Return the class of a task. Raise ``RunError`` if the name is unknown, or if an entry point is no such task."""
+    """Return the class of a task. Raise ``RunError`` if the name is unknown or its entry point is invalid."""
     if name in TASKS:
         return TASKS[name]
     entries = {entry.name: entry for entry in entry_points(group="ragbias.tasks")}

@@ -220,7 +220,7 @@ def _verdict_decoding(lm: DebiasedLM) -> dict[str, Any]:
 
 
 def _allowed_tokens(options: Sequence[list[int]], _sequence: int, ids: Tensor) -> list[int]:
-    """Return the tokens that continue one of the options after ``ids``. All options have the same length."""
+    """Return the possible next tokens if the answer must be one of ``options``, which have equal lengths."""
     for written in range(len(options[0]) - 1, 0, -1):
         tail = ids[-written:].tolist()
         if following := {option[written] for option in options if option[:written] == tail}:

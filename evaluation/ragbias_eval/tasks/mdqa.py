@@ -80,9 +80,9 @@ class MultiDocumentQA(FileTask):
     - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: the file lists the distractors. Files that differ
       only in ``i`` have the same questions. Cases with the same documents in the same order run once.
     - ``nq-open-oracle.jsonl.gz``: each line has only a gold document. The distractors are gold documents of other
-      questions, drawn with the seed. They have other titles and do not contain an answer as whole words (normalised as
-      in the measure). They are easier to rule out than the official distractors, which were retrieved for the question.
-      Prompts with 20 documents include the distractors of prompts with 10.
+      questions, drawn with the seed. Their titles differ from the gold document's, and they contain no answer as whole
+      words (normalised as in the measure). They are easier to rule out than the official distractors, which were
+      retrieved for the question. Prompts with 20 documents include the distractors of prompts with 10.
 
     Args:
         data: files of one of the two kinds. ``limit`` is the total number of questions in all files.

@@ -88,7 +88,7 @@ class RagBiasModel(FrameworkModel):
         return False
 
     def _convert_arguments(self, given: Mapping[str, Any], stop: Stop) -> dict[str, Any]:
-        """Convert the arguments of a call for ``merge_arguments``. Arguments that are ``None`` are dropped."""
+        """Convert a call's arguments to the input of ``merge_arguments``. Arguments that are ``None`` are dropped."""
         call = {name: value for name, value in {**given, "stop": stop}.items() if value is not None}
         call.pop("stream", None)
         if not call.pop("skip_prompt", True):
@@ -105,7 +105,7 @@ class RagBiasModel(FrameworkModel):
     def _record_report(self, result: T) -> T:
         """Store the report of a result's last answer in the caller's context. Return the result.
 
-        The context of the run, where the report was stored, may differ, and a cached answer stored no report.
+        Reason: a run may store its report in another context, and a cached answer stores none.
         """
         answer: object = result
         if isinstance(result, LLMResult):

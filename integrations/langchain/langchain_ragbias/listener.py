@@ -217,11 +217,11 @@ def locate_documents(
     artifacts: Sequence[Sequence[str]] = (),
     boundaries: Boundaries | None = None,
 ) -> LocatedDocuments:
-    """Locate the documents in a rendered prompt: those of the call, of its run, or of recent retrievals.
+    """Locate the documents of a call, of its run or of recent retrievals in the rendered prompt.
 
     Args:
-        artifacts: the documents' texts for each message with documents, the latest message first.
-        boundaries: boundaries of the documents if the chat template rendered them; ``None`` to locate them.
+        artifacts: a list of document texts for each message with documents, the latest message first.
+        boundaries: known boundaries, if the chat template rendered the documents. ``None``: search the prompt.
     """
     run = listener.runs.get(parent_run_id)
     boundaries = boundaries or locate(

@@ -76,10 +76,10 @@ class TrackedRequest:
     Attributes:
         parts: the prefix, unless it is empty, and the documents.
         refusal: reason why the request must fail, or None.
-        load_end: index after the last token to load. This is the end of the documents. With ``plan.store``, it is the
-            end of the last part that is already stored.
-        reused: number of tokens that vLLM does not compute since it last allocated blocks: they are in its prefix
-            cache, or loaded.
+        load_end: index after the last token to load: the end of the documents or, with ``plan.store``, the end of the
+            last part that is already stored.
+        reused: number of first tokens that are loaded or in vLLM's prefix cache, so that vLLM does not compute them.
+            Each allocation of blocks updates the number.
         loaded: number of tokens of prefix and documents that vLLM never computed.
         saved: whether the worker has the task to save the parts.
     """
@@ -211,7 +211,7 @@ class RagBiasConnector(KVConnectorBase_V1):
         return step
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        """Remove blocks that failed to load from vLLM's prefix cache, even if the request was aborted."""
+        """If blocks failed to load, remove them from vLLM's prefix cache, even if the request was aborted."""
         if failed := connector_output.invalid_block_ids:
             self._kv_cache_manager.evict_blocks(failed)
 

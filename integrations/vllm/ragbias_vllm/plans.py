@@ -61,8 +61,8 @@ class Plan:
     def cache_salt(self, ids: Sequence[int]) -> str:
         """Return the salt that separates requests in vLLM's prefix cache. ``ids`` are the prompt's tokens.
 
-        Requests with equal salts share blocks. If requests only store a document, all requests of a scope have the same
-        salt, because their keys are those of the plain model. In other requests, the rotation of keys depends on all
+        Requests with equal salts share blocks. Requests that only store a document have one salt per scope, because
+        their attention keys are those of the plain model. In other requests, the rotation of keys depends on all
         lengths, so the salt depends on method, scope and lengths. If documents attend to each other, the salt also
         depends on the tokens of prefix and documents.
         """

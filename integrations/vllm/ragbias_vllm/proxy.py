@@ -65,7 +65,7 @@ def document_cache(upstream: UpstreamModel) -> DocumentCache | None:
 
 
 def check_runs(method: Method, joint: bool) -> None:
-    """Raise ``MethodError`` unless the connector can run the method, or the method only reorders documents.
+    """Raise ``MethodError`` if the connector cannot run the method. Accept methods that only reorder documents.
 
     ``joint`` is whether this proxy can compute documents together, which rotor needs.
     """
@@ -107,7 +107,7 @@ class VllmModels:
         """Wait for the server, and load the tokenizers and configurations of its models.
 
         Raises:
-            ArgumentError: the server has no such reader.
+            ArgumentError: the server lacks the requested reader.
             ServerError: the server lists no models.
             ModelFileError: the tokenizer or configuration cannot be read.
         """

@@ -173,7 +173,7 @@ class Segments:
         return [*self.prefix, *chain.from_iterable(self.documents)]
 
     def plan(self, document: Sequence[int] | None = None) -> Plan:
-        """Return the plan for an answer with all documents or, if ``document`` is given, for storing it."""
+        """Return the plan to answer with all documents, or the plan to store ``document`` if it is given."""
         documents = self.documents if document is None else [document]
         lengths = (len(self.prefix), *map(len, documents))
         return Plan(document is not None, self.method, lengths, self.scope)
@@ -216,7 +216,7 @@ class StoredDocuments:
     async def answers(
         self, body: Json, segments: Segments | None, running: Callable[[], AbstractAsyncContextManager[None]]
     ) -> AsyncGenerator[tuple[int, Json], None]:
-        """Store the documents. Yield vLLM's answer or events, each with the number of tokens that were stored before.
+        """Store the documents. Yield vLLM's answer or events, each with the number of tokens that were already stored.
 
         If an answer fails before its first token, the documents are stored again, and the request is repeated.
 

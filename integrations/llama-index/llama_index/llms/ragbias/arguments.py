@@ -98,7 +98,7 @@ _REFUSED = (RESERVED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
 
 
 def convert_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the arguments of a call, or their defaults, to settings, ``method``, and the texts of ``documents``.
+    """Convert call arguments or default arguments to a dict of settings, ``method`` and ``documents`` (as texts).
 
     Arguments that are ``None`` are dropped.
 

@@ -305,7 +305,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         return self._prepare_messages(messages, call, replace(form, parallel=parallel))
 
     def _prepare_messages(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
-        """Render a conversation and locate its documents. A stream is read later, when its retrievals may be gone."""
+        """Render a conversation and locate its documents now. Retrievals may be gone when a stream is read."""
         if self._uses_chat_template:
             turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
             chat = render_conversation(self.lm.chat_text, turns, form, call.documents, conversation.join_parts)

@@ -131,8 +131,8 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     def record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Record the texts of nodes. Return the texts with metadata, and the failures.
 
-        The texts with metadata are one retrieval, and the texts without metadata are another. A document may join
-        several retrieved texts. If a node was cut from such a document, the retrieved texts are recorded instead.
+        Texts with and without metadata are recorded as two retrievals. If a node was cut from a document that joins
+        several retrieved texts, these texts are recorded instead of the node's.
         """
         texts: list[str] = []
         bare: list[str] = []
@@ -241,10 +241,10 @@ def current_synthesis() -> Synthesis | None:
 def locate_documents(
     prompt: str, documents: Sequence[str] | None, segmenter: Segmenter | None, boundaries: Boundaries | None = None
 ) -> LocatedDocuments:
-    """Locate the documents in a rendered prompt: those of the call, of its synthesis, or of recent retrievals.
+    """Locate the documents of a call, of its synthesis or of recent retrievals in the rendered prompt.
 
-    If the chat template rendered the documents, ``boundaries`` are their boundaries. A metadata extractor's prompts
-    contain only one node by design, so they are not checked for missing documents.
+    ``boundaries`` are known if the chat template rendered the documents. A metadata extractor's prompts contain only
+    one node by design, so they are not checked for missing documents.
     """
     boundaries = boundaries or _locate(prompt, current_documents() if documents is None else documents, segmenter)
     warn_at_end = runs.get(_run.get()).warn_at_end
@@ -266,10 +266,10 @@ def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter |
 
 
 def _split_joined(text: str, recent: Registry | None) -> Sequence[str]:
-    """Return the texts of a retrieval that a node's text joins with line breaks; ``()`` if there are fewer than two.
+    """Find two or more texts of one retrieval that a node's text joins with line breaks. Return ``()`` if none exist.
 
-    These texts replace the node's text, so they must be whole lines. ``locate`` also ignores a text that joins longer
-    texts in other ways.
+    The texts must be whole lines, because they replace the node's text. If long texts are joined in another way,
+    ``locate`` ignores the joining text.
     """
     node = f"\n{text.strip()}\n"
     for retrieval in recent.candidates() if recent else ():
