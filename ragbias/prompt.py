@@ -80,8 +80,8 @@ class Prompt:
     def from_text(cls, text: str, spans: Sequence[CharSpan], *, strip_numbering: bool = False) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
-        Text without words between two documents is a separator. Words between them are the header of the next document,
-        such as ``Document [2](Title: ...)``, or a header or footer that all documents share.
+        If the text between two documents has no words, it is a separator. Otherwise it contains the next document's
+        header, such as ``Document [2](Title: ...)``, or a header or footer that all documents share.
 
         Each document gets one separator, so that documents can be reordered. If a separator follows the last document,
         each document ends with one. Otherwise, each begins with one. If the first document has none, one is added.

@@ -331,8 +331,8 @@ def _regions_in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
 def _belong_to_metadata(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:
     """Whether the numbers of a series belong to metadata. ``values`` are the metadata values of each document.
 
-    They belong to metadata if one number is part of a longer value, or if every number is a whole value. If only some
-    numbers are whole values, this may be chance.
+    They belong to metadata if one number is part of a longer value, or if every number is a complete value. If only
+    some numbers are complete values, this may be chance.
     """
     lengths = []
     for candidate in series:

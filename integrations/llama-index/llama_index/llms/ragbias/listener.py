@@ -131,8 +131,8 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     def record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Record the texts of nodes. Return the texts with metadata, and the failures.
 
-        Texts with and without metadata are recorded as two retrievals. If a node was cut from a document that joins
-        several retrieved texts, these texts are recorded instead of the node's.
+        Texts with and without metadata are recorded as two retrievals. A node may be part of a document that joins
+        several retrieved texts. In this case, the retrieved texts are recorded, not the text of the node.
         """
         texts: list[str] = []
         bare: list[str] = []
