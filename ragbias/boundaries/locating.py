@@ -12,7 +12,7 @@ from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, check_segmenter, find_below_headers, segment, select_message
 from ragbias.boundaries.retrievals import Boundaries, check_for_other_texts, locate_recent, locate_retrievals
 from ragbias.boundaries.sources import Registry, Retrieval, current_documents, document_texts
-from ragbias.boundaries.splitting import split
+from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NOTHING_GIVEN = "no documents were given"
@@ -191,11 +191,15 @@ def _improve_with_segmenter(text: str, segmenter: Segmenter, result: Boundaries,
 
 def _can_be_split(text: str, result: Boundaries) -> bool:
     """Whether the prompt can be split at the documents of ``result``, perhaps after their numbers are removed."""
-    numbers = find_numbering(text, result.texts or result.spans, result.metadata, result.spans)
-    for strip_numbering in (False, True) if result.spans else ():
-        with suppress(AmbiguousSegmentsError):
-            split(text, result.spans, numbers, strip_numbering)
-            return True
+    if not result.spans:
+        return False
+    with suppress(AmbiguousSegmentsError):
+        split(text, result.spans, DocumentNumbers(), strip_numbering=False)
+        return True
+    with suppress(AmbiguousSegmentsError):
+        numbers = find_numbering(text, result.texts or result.spans, result.metadata, result.spans)
+        split(text, result.spans, numbers, strip_numbering=True)
+        return True
     return False
 
 
