@@ -158,7 +158,8 @@ class Binding(PlainBinding):
         else:
             session = self._session_of(cache, seen, len(tokens))
         session.seen = seen + tokens.shape[1]
-        self._pass.session, self._pass.prefill = session, seen == 0
+        self._pass.session = session
+        self._pass.prefill = seen == 0
         return (), kwargs
 
     def _cache_for(self, cache: Any, use_cache: bool | None) -> Any:
@@ -200,7 +201,9 @@ class Binding(PlainBinding):
         """End a forward pass: record the cache, and restore the original order of tokens in the output."""
         if binding_of(decoder) is not self or self._pass.session is None:
             return None
-        session, self._pass.session, self._pass.layer_input = self._pass.session, None, None
+        session = self._pass.session
+        self._pass.session = None
+        self._pass.layer_input = None
         if isinstance(output, tuple):
             raise BindingError("return_dict=False is not supported; remove it")
         cache = output.get(KV_CACHE)
