@@ -31,8 +31,6 @@ WORDS = {  # counters that are reported but never removed
     "roman": "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi xvii xviii xix xx",
     "word": "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty",
-    "ordinal": "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
-    "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth",
 }
 VALUES: dict[str, list[tuple[str, int]]] = {}
 for _kind, _words in WORDS.items():

@@ -142,9 +142,7 @@ def test_documents_below_headers_can_be_stripped():
     assert prompt.documents == tuple(f"\n\nSource:\n{body}" for body in TEXTS)
 
 
-@pytest.mark.parametrize(
-    "counts", ["ABC", "abc", ["I", "II", "III"], ["One", "Two", "Three"], ["first", "second", "third"]]
-)
+@pytest.mark.parametrize("counts", ["ABC", "abc", ["I", "II", "III"], ["One", "Two", "Three"]])
 def test_letters_and_words_that_count_are_reported_and_left(counts):
     text, bare, _ = numbered("Source {n}:\n", numbers=counts)
     assert find_numbering(text, bare).reveal_order

@@ -24,7 +24,7 @@ CONTEXTS = [
     "Answer from these 2 sources.\n\nContext:\n{}\n\nQuestion: which of [1]?",
     "<|system|>1. Be brief.<|user|>Context: {}\n---\nQuestion: who was it in 1990?<|assistant|>",
 ]
-CARDINALS, ORDINALS = COUNTED["word"].split(), COUNTED["ordinal"].split()
+CARDINALS = COUNTED["word"].split()
 ROMAN = ["I", "II", "III", "IV", "V", "VI", "VII"]
 COUNTS = {
     "from 1": lambda i, n: str(i + 1),
@@ -40,7 +40,6 @@ COUNTS = {
     "roman": lambda i, n: ROMAN[i],
     "small roman": lambda i, n: ROMAN[i].lower(),
     "words": lambda i, n: CARDINALS[i].capitalize(),
-    "ordinals": lambda i, n: ORDINALS[i],
     "1st": lambda i, n: f"{i + 1}{['st', 'nd', 'rd', 'th', 'th', 'th', 'th'][i]}",
     "circled": lambda i, n: chr(0x2460 + i),
 }
