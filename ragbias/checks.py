@@ -16,17 +16,22 @@ FLOAT32_MAX = 3.4028234663852886e38
 
 
 class Bounds(NamedTuple):
-    """A closed range of numbers."""
+    """A range of numbers that includes ``most``, and ``least`` unless ``excludes_least`` is set."""
 
     least: float
     most: float
+    excludes_least: bool = False
 
     def __str__(self) -> str:
         return f"{self.least:,} to {self.most:,}"
 
+    def include(self, value: float) -> bool:
+        """Whether the range contains the number ``value``."""
+        return self.least <= value <= self.most and not (self.excludes_least and value == self.least)
+
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """Return the schema with which pydantic checks the bounds of a field ``Annotated[int, bounds]``."""
-        return {**handler(source), "ge": self.least, "le": self.most}
+        return {**handler(source), "gt" if self.excludes_least else "ge": self.least, "le": self.most}
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -43,7 +48,7 @@ def check_between(
     name: str, value: float, bounds: Bounds, error: type[RagBiasError] = MethodError, *, whole: bool = False
 ) -> None:
     """Raise ``error`` unless ``value`` is a number within the bounds. With ``whole``, it must be an integer."""
-    if not (is_whole if whole else is_number)(value) or not bounds.least <= value <= bounds.most:
+    if not (is_whole if whole else is_number)(value) or not bounds.include(value):
         raise error(f"{name}={shown(value)}; expected a {'whole ' if whole else ''}number from {bounds}")
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ragbias.checks import Bounds
+from ragbias.checks import FLOAT32_MAX, Bounds
 
 OnMissing = Literal["warn", "raise", "ignore"]  # what to do if a method finds no documents
 
@@ -24,3 +24,8 @@ TOKENS = Bounds(1, 10_000_000)
 MEGABYTES = Bounds(1, 2_000)
 SECONDS = Bounds(0, 86_400)
 ANSWER_BYTES = 2**28  # maximum size of a server's answer without streaming
+POSITIVE_INT64 = Bounds(1, 2**63 - 1)
+TEMPERATURE = Bounds(0, FLOAT32_MAX)
+TOP_P = Bounds(0, 1, excludes_least=True)
+SAMPLING_SEED = Bounds(-(2**63), 2**64 - 1)
+REPETITION_PENALTY = Bounds(0, FLOAT32_MAX, excludes_least=True)

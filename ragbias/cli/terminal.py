@@ -206,7 +206,7 @@ class Integer:
     def __call__(self, typed: str | int) -> int | Numbers:
         text = str(typed)  # typer also passes defaults, which are numbers
         parts = [part.strip() for part in text.split(",")] if self.several else [text]
-        if all(_INTEGER.fullmatch(part) and self.bounds.least <= int(part) <= self.bounds.most for part in parts):
+        if all(_INTEGER.fullmatch(part) and self.bounds.include(int(part)) for part in parts):
             return Numbers(map(int, parts)) if self.several else int(text)
         expected = "comma-separated whole numbers" if self.several else "a whole number"
         raise typer.BadParameter(f"must be {expected} from {self.bounds}, got {shown(text)}")

@@ -14,6 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
 from typing_extensions import TypedDict
 
+from ragbias import limits
 from ragbias.checks import FLOAT32_MAX, check_whole, is_number, is_whole
 from ragbias.display import did_you_mean, shown
 from ragbias.errors import ArgumentError, WrongTypeError
@@ -139,7 +140,7 @@ def _is_watermark(value: Any) -> bool:
     return False
 
 
-_AT_LEAST_ONE = Check("a whole number >= 1, below 2**63", is_whole, lambda value: 1 <= value < 2**63)
+_AT_LEAST_ONE = Check("a whole number >= 1, below 2**63", is_whole, limits.POSITIVE_INT64.include)
 _AT_LEAST_ZERO = Check("a whole number >= 0, below 2**63", is_whole, lambda value: 0 <= value < 2**63)
 _IDS = Check("a list of token ids >= 0", _are_ids)
 _SWITCH = Check("True or False", lambda value: isinstance(value, bool))
@@ -147,15 +148,13 @@ CHECKS = {
     "max_new_tokens": _AT_LEAST_ONE,
     "max_tokens": _AT_LEAST_ONE,  # the frameworks' name for ``max_new_tokens``
     "min_new_tokens": _AT_LEAST_ZERO,
-    "temperature": Check(
-        "a number >= 0 (0 is greedy), at most 3.4e38", is_number, lambda value: 0 <= value <= FLOAT32_MAX
-    ),
+    "temperature": Check("a number >= 0 (0 is greedy), at most 3.4e38", is_number, limits.TEMPERATURE.include),
     "top_k": _AT_LEAST_ONE,
-    "top_p": Check("a number > 0 and <= 1", is_number, lambda value: 0 < value <= 1),
-    "repetition_penalty": Check("a number > 0, at most 3.4e38", is_number, lambda value: 0 < value <= FLOAT32_MAX),
+    "top_p": Check("a number > 0 and <= 1", is_number, limits.TOP_P.include),
+    "repetition_penalty": Check("a number > 0, at most 3.4e38", is_number, limits.REPETITION_PENALTY.include),
     "max_time": Check("a number of seconds > 0", is_number, lambda value: value > 0),
     "no_repeat_ngram_size": _AT_LEAST_ZERO,
-    "seed": Check("a 64-bit integer", is_whole, lambda value: -(2**63) <= value < 2**64),
+    "seed": Check("a 64-bit integer", is_whole, limits.SAMPLING_SEED.include),
     "do_sample": _SWITCH,
     "logprobs": _SWITCH,
     "stop": Check(

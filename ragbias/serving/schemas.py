@@ -16,10 +16,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from ragbias import limits
 from ragbias.display import json_type, shown
 from ragbias.errors import ArgumentError
 from ragbias.frameworks.chat_documents import BLOCKS, ChatDocument, block_document, content_fields
-from ragbias.limits import OnMissing
 
 Json = dict[str, Any]
 TEXT_KEYS = ("text", "content", "snippet")  # the first of these keys in a document's data has the text
@@ -93,7 +93,7 @@ class RequestOptions(_Fields):
     method: str | None = Field(
         default=None, description="Method for this request, such as `none` or `attention-sorting(rounds=2)`."
     )
-    on_missing: OnMissing | None = Field(
+    on_missing: limits.OnMissing | None = Field(
         default=None, description="`raise` rejects the request if the method needs documents and none are found."
     )
     raw: bool = Field(default=False, description="Return the model's text unchanged, without parsing tool calls.")
@@ -132,12 +132,13 @@ class _GenerationFields(ArrangedFields):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = None
+    max_tokens: Annotated[int, limits.POSITIVE_INT64] | None = None
+    temperature: Annotated[float, limits.TEMPERATURE] | None = None
+    top_p: Annotated[float, limits.TOP_P] | None = None
+    top_k: Annotated[int, limits.POSITIVE_INT64] | None = None
+    # division by a lower penalty may overflow the logits, and then answers fail with status 500
+    repetition_penalty: Annotated[float, limits.REPETITION_PENALTY, Field(ge=0.01)] | None = None
+    seed: Annotated[int, limits.SAMPLING_SEED] | None = None
     stop: str | list[str] | None = None
     user: str | None = None
     safety_identifier: str | None = None
@@ -235,7 +236,7 @@ class ChatRequest(_GenerationFields):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, limits.POSITIVE_INT64] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, accept_only(0)] = None
     tools: list[dict[str, JsonValue]] | None = None

@@ -45,6 +45,7 @@ FIELDS: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "tokens as text": (body(max_tokens="5"), 400, "max_tokens"),
     "negative temperature": (body(temperature=-1), 400, "temperature"),
     "top_p beyond one": (body(top_p=1.5), 400, "top_p"),
+    "a penalty that overflows the logits": (body(repetition_penalty=1e-38), 400, "repetition_penalty"),
     "seed of 100 digits": (body(seed=10**100), 400, "seed"),
     "two answers": (body(n=2), 400, "n"),
     "penalties": (body(presence_penalty=0.5), 400, "presence_penalty"),

@@ -50,14 +50,15 @@ def test_a_stream_adds_up_to_the_same_answer(client, tiny, conversation, method)
 
 def test_sampling_arguments_mean_what_they_mean_locally(client, tiny, conversation):
     given = {"temperature": 1.2, "top_p": 0.9, "seed": 7, "stop": ["owl"]}
+    beyond_openai = {"top_k": 20, "repetition_penalty": 1e6}
     response = client.chat.completions.create(
         model="tiny",
         messages=conversation,
         max_completion_tokens=8,
-        extra_body={"documents": DOCUMENTS, "top_k": 20},
+        extra_body={"documents": DOCUMENTS, **beyond_openai},
         **given,
     )
-    own = local(tiny, conversation, max_new_tokens=8, top_k=20, **given)
+    own = local(tiny, conversation, max_new_tokens=8, **beyond_openai, **given)
     assert response.choices[0].message.content == own.text
 
 
