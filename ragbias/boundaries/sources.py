@@ -139,23 +139,24 @@ def current_documents() -> tuple[str, ...] | None:
 
 
 def document_texts(
-    docs: Iterable[object], unwrap: Callable[[object], object] = lambda document: document
+    docs: Iterable[object], unwrap: Callable[[object], object] = lambda document: document, *, reusable: bool = False
 ) -> tuple[str, ...]:
-    """Return the text of each document, with its metadata. Raise ``WrongTypeError`` if a document has no text.
+    """Return the text of each document, with its metadata.
 
-    ``unwrap`` is applied to each document. It returns a string, or an object with ``page_content`` or ``text``.
+    Args:
+        unwrap: applied to each document. It returns a string, or an object with ``page_content`` or ``text``.
+        reusable: whether to refuse an iterator, because more than one call may read the documents.
+
+    Raises:
+        WrongTypeError: a document has no text, or ``docs`` is a single document or a refused iterator.
     """
-    if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, Iterable):
-        raise WrongTypeError(f"documents must be a list of texts or documents, got {_describe(docs)}; write [document]")
-    return tuple(_text(unwrap(document)) for document in docs)
-
-
-def check_reusable(docs: object) -> None:
-    """Raise ``WrongTypeError`` for an iterator, because more than one call may read the documents."""
-    if isinstance(docs, Iterator):
+    if reusable and isinstance(docs, Iterator):
         raise WrongTypeError(
             f"documents is a {type(docs).__name__}, which only one call can read; write list(documents)"
         )
+    if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, Iterable):
+        raise WrongTypeError(f"documents must be a list of texts or documents, got {_describe(docs)}; write [document]")
+    return tuple(_text(unwrap(document)) for document in docs)
 
 
 def _text(document: object) -> str:

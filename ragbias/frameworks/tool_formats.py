@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ragbias.generation.decoding import safe_length
@@ -27,9 +27,14 @@ _ARGUMENTS = ("arguments", "parameters")
 _decoder = json.JSONDecoder(strict=False)  # models write line breaks inside strings
 
 
+def call_id() -> str:
+    """Return a new id for a call. It has nine letters and digits, as Mistral's templates require."""
+    return uuid.uuid4().hex[:9]
+
+
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool call in an answer. ``raw`` is the text of the call without markers.
+    """A tool call in an answer. ``raw`` is the text of the call without markers, and ``id`` is a new id.
 
     A malformed call has an ``error``, and its ``arguments`` are None. Its ``name`` may be empty.
     """
@@ -38,11 +43,7 @@ class ToolCall:
     arguments: dict[str, Any] | None
     raw: str
     error: str
-
-
-def call_id() -> str:
-    """Return a new id for a call. It has nine letters and digits, as Mistral's templates require."""
-    return uuid.uuid4().hex[:9]
+    id: str = field(default_factory=call_id, compare=False)
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:

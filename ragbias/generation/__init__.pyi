@@ -1,6 +1,10 @@
+from .arguments import RESERVED as RESERVED
+from .arguments import DecodingArguments as DecodingArguments
 from .arguments import GenerationArguments as GenerationArguments
 from .arguments import GenerationSettings as GenerationSettings
+from .arguments import SamplingArguments as SamplingArguments
 from .arguments import generation_config as generation_config
+from .arguments import rename_max_tokens as rename_max_tokens
 from .attaching import compute_jointly as compute_jointly
 from .attaching import computes_documents_separately as computes_documents_separately
 from .decoding import GrowingText as GrowingText
@@ -11,3 +15,4 @@ from .request import Score as Score
 from .request import Usage as Usage
 from .request import check_length as check_length
 from .streaming import Stream as Stream
+from .text_orders import check_orders_text as check_orders_text

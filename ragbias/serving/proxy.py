@@ -16,8 +16,8 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.display import json_type
 from ragbias.frameworks.chat_documents import ChatDocument
 from ragbias.frameworks.remote import END
-from ragbias.frameworks.text_orders import check_orders_text, order_text
 from ragbias.generation.preparing import find_origin
+from ragbias.generation.text_orders import check_orders_text, order_text
 from ragbias.methods import Method
 from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers

@@ -16,9 +16,9 @@ from ragbias.boundaries import locate
 from ragbias.errors import MissingExtraError, ServerError, WrongTypeError
 from ragbias.frameworks.connection import MAX_PARALLEL, Connection
 from ragbias.frameworks.remote import RemoteLM
-from ragbias.frameworks.text_orders import order_text
 from ragbias.generation import GenerationSettings
 from ragbias.generation.preparing import find_origin
+from ragbias.generation.text_orders import order_text
 from ragbias.methods import NoMethod
 from support.live_server import listening_app
 

@@ -16,10 +16,10 @@ from ragbias.data.retrieval import SYSTEM_PROMPT, stock_prompt
 from ragbias.errors import DataError, ServerError
 from ragbias.frameworks.connection import Connection
 from ragbias.frameworks.remote import END
-from ragbias.frameworks.text_orders import order_text
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
 from ragbias.generation.preparing import build_request, find_origin
 from ragbias.generation.recording import RecordedRequest
+from ragbias.generation.text_orders import order_text
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.prompt import Prompt

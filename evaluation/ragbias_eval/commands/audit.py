@@ -56,7 +56,7 @@ def audit(
     """
     use_idle_cores()
     from ragbias.data.questions import read_questions
-    from ragbias.frameworks.text_orders import check_orders_text
+    from ragbias.generation.text_orders import check_orders_text
     from ragbias.lm import DebiasedLM
     from ragbias.methods import parse_methods
     from ragbias.readers import check_readers

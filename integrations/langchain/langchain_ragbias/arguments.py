@@ -15,14 +15,14 @@ from typing_extensions import Unpack
 
 from langchain_ragbias.messages import ToolLike
 from ragbias import DebiasedLM
-from ragbias.attention.primitive import BACKENDS
+from ragbias.attention import BACKENDS
 from ragbias.checks import check_dict
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.generation.arguments import SAMPLING, SamplingArguments
+from ragbias.generation import SamplingArguments
 from ragbias.methods import Method
 
 FORMAT = ("tools", "tool_choice", "response_format")  # arguments that only the chat model has
-SAME_NAMES = tuple(name for name in SAMPLING if name != "seed")  # ``pipeline_kwargs`` that have the name of a field
+SAME_NAMES = ("temperature", "top_k", "top_p", "repetition_penalty")  # ``pipeline_kwargs`` named as fields
 STOPS = ("stop_sequence", "stop_strings")
 FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
 STOCK_BACKENDS = ("default", "pipeline")  # names that HuggingFacePipeline accepts

@@ -17,13 +17,11 @@ from langchain_ragbias import arguments
 from langchain_ragbias.arguments import Stop
 from langchain_ragbias.listener import reports
 from ragbias import DebiasedLM
-from ragbias.boundaries.sources import check_reusable, current_documents, document_texts
+from ragbias.boundaries import current_documents, document_texts
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
-from ragbias.frameworks import FrameworkModel, LastReports, RagBiasOptions, rename_arguments
-from ragbias.frameworks.options import StopStrings
-from ragbias.frameworks.remote import LanguageModel
-from ragbias.generation.arguments import rename_max_tokens
+from ragbias.frameworks import FrameworkModel, LastReports, RagBiasOptions, StopStrings, rename_arguments
+from ragbias.generation import rename_max_tokens
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
 T = TypeVar("T")
@@ -64,9 +62,8 @@ class RagBiasModel(FrameworkModel):
 
     @model_validator(mode="after")
     def _load(self) -> Self:
-        lm: LanguageModel | None = self.lm
-        if isinstance(lm, DebiasedLM) and self._names_another_model(lm):
-            lm = None
+        named_anew = isinstance(self.lm, DebiasedLM) and self._names_another_model(self.lm)
+        lm = None if named_anew else self.lm
         self.open_model("model_id", lm, self.model_kwargs)
         if lm is None and self.options.model is None and isinstance(self.lm, DebiasedLM):
             arguments.loading_arguments[self.lm] = (self.model_id, self.model_kwargs)
@@ -96,8 +93,7 @@ class RagBiasModel(FrameworkModel):
         check_names(call, arguments.KNOWN, arguments.KNOWN)
         rename_max_tokens(call, "max_tokens")
         if "documents" in call:
-            check_reusable(call["documents"])
-            call["documents"] = document_texts(call["documents"])
+            call["documents"] = document_texts(call["documents"], reusable=True)
         if "pipeline_kwargs" in call:
             call = {**arguments.convert_pipeline_kwargs(call.pop("pipeline_kwargs")), **call}
         return call

@@ -35,9 +35,8 @@ from langchain_ragbias.messages import (
 )
 from ragbias import Generation
 from ragbias.errors import ArgumentError, ChatTemplateError, WrongTypeError
-from ragbias.frameworks import PreparedCall, StreamedPart, ToolCall, answer_format
+from ragbias.frameworks import PreparedCall, StreamedPart, ToolCall, answer_format, join_parts, render_conversation
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.frameworks.chat_documents import join_parts, render_conversation
 
 T = TypeVar("T")
 Configs = Config | list[RunnableConfig]

@@ -24,8 +24,7 @@ from langchain_core.runnables.config import ensure_config
 from langchain_core.tracers import context
 from langchain_core.vectorstores import VectorStore
 
-from ragbias.boundaries import Boundaries, Segmenter, locate
-from ragbias.boundaries.sources import document_texts
+from ragbias.boundaries import Boundaries, Segmenter, document_texts, locate
 from ragbias.errors import MissingDocumentsWarning
 from ragbias.frameworks import LastReports, LocatedDocuments, Runs, SearchWatch
 

@@ -25,10 +25,8 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from ragbias.errors import ArgumentError, WrongTypeError, first_line
+from ragbias.frameworks import ChatDocument, block_document, template_call
 from ragbias.frameworks import ToolCall as ParsedCall
-from ragbias.frameworks.chat_documents import ChatDocument, block_document
-from ragbias.frameworks.tool_formats import call_id
-from ragbias.frameworks.tool_use import template_call
 
 ROLES: dict[type[BaseMessage], str] = {
     SystemMessage: "system",
@@ -108,7 +106,7 @@ def tool_schemas(tools: Sequence[ToolLike] | None) -> list[dict[str, Any]]:
 def answer_message(content: str, calls: Sequence[ParsedCall], **fields: Any) -> AIMessage:
     """Return an answer as a message with valid and invalid tool calls."""
     valid = [
-        ToolCall(name=call.name, args=call.arguments, id=call_id(), type="tool_call")
+        ToolCall(name=call.name, args=call.arguments, id=call.id, type="tool_call")
         for call in calls
         if call.arguments is not None
     ]
@@ -116,7 +114,7 @@ def answer_message(content: str, calls: Sequence[ParsedCall], **fields: Any) -> 
         InvalidToolCall(
             name=call.name or None,
             args=call.raw,
-            id=call_id(),
+            id=call.id,
             error=call.error,
             type="invalid_tool_call",
         )
@@ -136,7 +134,7 @@ def last_chunk(content: str, calls: Sequence[ParsedCall], **fields: Any) -> AIMe
         ToolCallChunk(
             name=call.name or None,
             args=json.dumps(call.raw if call.error else call.arguments, ensure_ascii=False),
-            id=call_id(),
+            id=call.id,
             index=index,
             type="tool_call_chunk",
         )

@@ -15,8 +15,8 @@ from langchain_ragbias.chat_models import ChatRagBias
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.frameworks.chat_documents import join_parts
-from ragbias.frameworks.warming import warm as warm_lm
+from ragbias.frameworks import join_parts
+from ragbias.frameworks import warm as warm_lm
 
 CONTEXT = "context"  # the variable for the documents in templates of LangChain's chains
 

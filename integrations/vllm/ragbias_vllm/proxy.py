@@ -19,13 +19,13 @@ from ragbias import methods
 from ragbias.boundaries import Boundaries
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError, MethodError
-from ragbias.frameworks import check_orders_text
 from ragbias.generation import (
     Generation,
     GenerationSettings,
     GrowingText,
     Request,
     check_length,
+    check_orders_text,
     computes_documents_separately,
     generation_config,
 )

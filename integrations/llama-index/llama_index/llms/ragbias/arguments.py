@@ -10,13 +10,12 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 from pydantic import SkipValidation
 from transformers import GenerationConfig
 
-from ragbias.boundaries.sources import check_reusable, document_texts
+from ragbias.boundaries import document_texts
 from ragbias.call_site import warn
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import RagBiasOptions
-from ragbias.frameworks.tool_use import Tool
-from ragbias.generation.arguments import RESERVED, DecodingArguments, rename_max_tokens
+from ragbias.generation import RESERVED, DecodingArguments, rename_max_tokens
 from ragbias.methods import Method
 
 Documents = Sequence[str | BaseNode | NodeWithScore]
@@ -68,7 +67,7 @@ class CompletionArguments(DecodingArguments, total=False):
 class ChatArguments(CompletionArguments, total=False):
     """Keyword arguments of ``chat``, ``stream_chat`` and their async forms, besides ``CompletionArguments``."""
 
-    tools: Sequence[Tool] | None
+    tools: Sequence[dict[str, Any]] | None
     """Tools that the model may call, in the format of chat templates."""
     tool_required: bool
     """Whether the answer must begin with a tool call."""
@@ -117,8 +116,7 @@ def convert_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     check_names(converted, known, known)
     rename_max_tokens(converted)
     if "documents" in converted:
-        check_reusable(converted["documents"])
-        converted["documents"] = document_texts(converted["documents"], _text_for_prompts)
+        converted["documents"] = document_texts(converted["documents"], _text_for_prompts, reusable=True)
     return converted
 
 

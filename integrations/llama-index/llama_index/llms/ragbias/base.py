@@ -38,7 +38,7 @@ from llama_index.llms.ragbias.messages import Reply
 from typing_extensions import Unpack
 
 from ragbias import Generation
-from ragbias.boundaries.sources import current_documents
+from ragbias.boundaries import current_documents
 from ragbias.checks import check_text
 from ragbias.errors import ArgumentError, UnsupportedToolsError
 from ragbias.frameworks import (
@@ -47,13 +47,14 @@ from ragbias.frameworks import (
     FrameworkModel,
     LastReports,
     PreparedCall,
+    RenderedConversation,
+    StopStrings,
     answer_format,
     rename_arguments,
+    render_conversation,
+    supports_tools,
 )
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.frameworks.chat_documents import RenderedConversation, render_conversation
-from ragbias.frameworks.options import StopStrings
-from ragbias.frameworks.tool_use import supports_tools
 
 _DICTS = ("model_kwargs", "generate_kwargs", "tokenizer_kwargs")
 _LISTS = ("stop", "stopping_ids", "tokenizer_outputs_to_remove")

@@ -33,8 +33,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from llama_index.core.workflow import Workflow
 from pydantic import PrivateAttr
 
-from ragbias.boundaries import Boundaries, Registry, Segmenter, locate
-from ragbias.boundaries.sources import current_documents
+from ragbias.boundaries import Boundaries, Registry, Segmenter, current_documents, locate
 from ragbias.frameworks import LastReports, LocatedDocuments, Runs, SearchWatch
 
 runs = Runs("ragbias_llama_index_retrievals")

@@ -26,10 +26,7 @@ from llama_index.core.tools.types import BaseTool
 
 from ragbias import Generation
 from ragbias.errors import ArgumentError, RagBiasError
-from ragbias.frameworks import PreparedCall, StreamedPart
-from ragbias.frameworks.chat_documents import ChatDocument
-from ragbias.frameworks.tool_formats import call_id
-from ragbias.frameworks.tool_use import Tool, parse_tool_choice, template_call
+from ragbias.frameworks import ChatDocument, PreparedCall, StreamedPart, call_id, parse_tool_choice, template_call
 
 _ROLES = {
     MessageRole.DEVELOPER: "system",
@@ -116,7 +113,7 @@ def last_documents(messages: Sequence[ChatMessage]) -> list[str]:
 # tools
 
 
-def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
+def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[dict[str, Any]], bool]:
     """Return the tools for the prompt, and whether a call is required. If ``choice`` names a tool, return no others."""
     specs = [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools]
     chosen = parse_tool_choice(choice, specs)
@@ -178,8 +175,7 @@ class Reply:
         """Return a complete answer, and store its report. ``shown`` is the part that was streamed, if any."""
         text, valid, malformed = prepared.form.read_valid(generation.text)
         calls = tuple(
-            ToolCallBlock(tool_call_id=call_id(), tool_name=call.name, tool_kwargs=call.arguments or {})
-            for call in valid
+            ToolCallBlock(tool_call_id=call.id, tool_name=call.name, tool_kwargs=call.arguments or {}) for call in valid
         )
         errors = tuple(f"{call.name or 'a call'}: {call.error}" for call in malformed)
         details = {"usage": generation.usage.as_dict(), **prepared.finish(generation)}

@@ -13,7 +13,7 @@ from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from llama_index.llms.ragbias.base import RagBiasLLM
 
 from ragbias.errors import ArgumentError, WrongTypeError
-from ragbias.frameworks.warming import warm as warm_lm
+from ragbias.frameworks import warm as warm_lm
 
 
 def warm(

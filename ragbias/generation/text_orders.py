@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ragbias.errors import MethodError
-from ragbias.generation import Request
 from ragbias.generation.preparing import create_report
-from ragbias.generation.request import Origin
+from ragbias.generation.request import Origin, Request
 from ragbias.methods import Method, NoMethod, ReorderingMethod
 
 NEEDS_A_MODEL = (
