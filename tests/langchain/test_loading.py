@@ -1,5 +1,8 @@
 """The stock classes' arguments work unchanged."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from langchain_core.messages import HumanMessage
@@ -7,6 +10,7 @@ from langchain_core.runnables import ConfigurableField
 from langchain_huggingface import ChatHuggingFace
 from transformers import pipeline
 
+import langchain_ragbias
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias.errors import ArgumentError, UnknownMethodError
 from ragbias.lm import DebiasedLM
@@ -14,6 +18,26 @@ from support.gguf_files import write_gguf
 
 QUESTION = "Question: Which bridge is green?\nAnswer:"
 STOCK = dict(max_new_tokens=6, do_sample=False, repetition_penalty=1.03, return_full_text=False)
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # its import fails
+import langchain_ragbias
+langchain_ragbias.uninstall_listener()
+try:
+    langchain_ragbias.ChatRagBias
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_torch_is_imported_on_first_use():
+    printed = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+    assert "import of torch halted" in printed
+    assert all(hasattr(langchain_ragbias, name) for name in dir(langchain_ragbias))
+    with pytest.raises(AttributeError, match="no attribute 'ragbias'"):
+        getattr(langchain_ragbias, "ragbias")  # noqa: B009
 
 
 @pytest.mark.parametrize("kind", [ChatRagBias, RagBiasPipeline])
