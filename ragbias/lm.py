@@ -24,7 +24,7 @@ from ragbias.generation import Generation, GenerationArguments, GenerationSettin
 from ragbias.generation.answering import Answering
 from ragbias.generation.attaching import DocumentStates, warn_if_unused
 from ragbias.generation.decoding import openai_logprobs
-from ragbias.generation.preparing import build_request, check_lists, find_origin
+from ragbias.generation.preparing import build_request, check_lists, split_prompt
 from ragbias.generation.recording import RecordedRequest, open_recordings
 from ragbias.generation.request import check_length, longest_prompt
 from ragbias.generation.scoring import continuation_ids, logprobs_of
@@ -301,8 +301,8 @@ class DebiasedLM:
                 raise ArgumentError("the request is prepared already; leave out documents, boundaries and method")
             return prompt
         requested = self.method if method is None else methods.get(method, self.name)
-        origin = find_origin(prompt, documents, boundaries, self.strip_numbering, self.tokenizer, requested)
-        if isinstance(prompt, str) and requested.needs_documents and origin.boundaries.numbering == "present":
+        split = split_prompt(prompt, documents, boundaries, self.strip_numbering, self.tokenizer)
+        if isinstance(prompt, str) and requested.needs_documents and split.boundaries.numbering == "present":
             remedy = "remove the numbers from the template"
             if not self.strip_numbering:
                 remedy = "strip_numbering=True removes numbers; remove letters and scores from the template"
@@ -310,7 +310,7 @@ class DebiasedLM:
             self._numbering_lines.warn(message, NumberedHeadersWarning)
         if self.cache is not None and (not requested.is_plain or requested == self.method):
             warn_if_unused(self.cache, requested)
-        return build_request(self.model, self.tokenizer, origin, self.backend, cancelled)
+        return build_request(self.model, self.tokenizer, split, requested, self.backend, cancelled)
 
     @torch.no_grad()
     def score(
@@ -332,7 +332,7 @@ class DebiasedLM:
         request = self.prepare(prompt, documents=documents, boundaries=boundaries, method=method)
         if isinstance(request.method, VotingMethod):
             raise MethodError(f"{request.method.name} votes on answers and gives no score; pass another method")
-        target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
+        target = continuation_ids(self.tokenizer, request.prompt.parts.suffix, continuation)
         check_length(longest_prompt(request.method, request.tokens), self.window, len(target))
         return Score(target, logprobs_of(self.model, request, target, self.backend, self.cache), request.report)
 

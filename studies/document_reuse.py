@@ -130,7 +130,7 @@ def measure(
 
 def _method_without_reuse(case: AuditCase) -> Method:
     """Return the pipeline's method. If it reuses documents or runs several prompts, return the plain model's."""
-    method = case.recorded.request.origin.method_requested
+    method = case.recorded.request.method_requested
     runs_several = isinstance(method, JointMethod | VotingMethod)
     return NoMethod() if method.reusable_documents or runs_several else method
 
@@ -138,7 +138,7 @@ def _method_without_reuse(case: AuditCase) -> Method:
 def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:
     """Return the next token's log-probabilities ``[V]`` and the highest log-probability of a known answer."""
     lm = case.recorded.lm
-    before = request.origin.parts.suffix
+    before = request.prompt.parts.suffix
     targets = [continuation_ids(lm.tokenizer, before, text) for text in case.question.answers]
     longest = max(map(len, targets), default=1)
     check_length(longest_prompt(request.method, request.tokens), lm.window, longest)

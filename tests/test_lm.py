@@ -11,7 +11,8 @@ import ragbias
 from ragbias import DebiasedLM, Prompt, documents, methods
 from ragbias.errors import ArgumentError, CancelledError, DocumentNotFoundError, MethodError, WrongTypeError
 from ragbias.generation.preparing import build_request
-from ragbias.methods import AttentionSorting, ChannelScaling, Ranking, ReorderingMethod, RoToR
+from ragbias.methods import AttentionSorting, ChannelScaling, NoMethod, Ranking, ReorderingMethod, RoToR
+from ragbias.prompt import tokenise
 from support.concurrency import side_by_side
 from support.integrations import assert_warned_at_their_lines
 from support.prompts import ANIMALS, PROMPT, numbered
@@ -80,18 +81,18 @@ def test_a_plain_prompt_in_another_order_equals_that_text():
         return "Context: {} {} {}\nWhich?".format(*(texts[index] for index in order))
 
     came = lm.prepare(prompt([0, 1, 2]), documents=texts, method="none")
-    moved = build_request(lm.model, lm.tokenizer, came.origin.reordered([2, 0, 1]), lm.backend)
+    moved = build_request(lm.model, lm.tokenizer, came.prompt.reordered([2, 0, 1]), NoMethod(), lm.backend)
     assert moved.tokens.ids == lm.tokenizer(prompt([2, 0, 1]))["input_ids"]
     assert moved.tokens.ids == lm.prepare(prompt([2, 0, 1]), documents=texts, method="none").tokens.ids
     segmented, pine = (lm.prepare(prompt([0, 1, 2]), documents=texts, method=name) for name in ("segmented", "pine"))
     assert segmented.report.segmentation_changed and not came.report.segmentation_changed
-    assert segmented.tokens == pine.tokens == came.origin.tokens
+    assert segmented.tokens == pine.tokens == tokenise(came.prompt.parts, lm.tokenizer)
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1, 2], [1], [0, 1, 2, 4], "0123"])
 def test_an_order_that_is_none_is_refused(lm, order):
     with pytest.raises(ArgumentError, match="each index below 4 once"):
-        lm.prepare(PROMPT).origin.reordered(order)
+        lm.prepare(PROMPT).prompt.reordered(order)
 
 
 def test_numbered_headers_are_found_and_numbers_can_be_stripped(lm):

@@ -13,7 +13,7 @@ from ragbias.errors import (
     SpanError,
     WrongTypeError,
 )
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_prompt
 from ragbias.prompt import tokenise, tokenise_whole
 
 TEXTS = ["alpha beta", "gamma\n\ndelta", "epsilon"]
@@ -178,7 +178,7 @@ def test_an_order_without_each_document_once_is_refused(order):
 
 def test_boundaries_of_another_type_are_refused():
     with pytest.raises(WrongTypeError, match=r"boundaries=5; expected the result of ragbias.boundaries.locate"):
-        find_origin("a b", None, 5)
+        split_prompt("a b", None, 5)
 
 
 def test_half_a_surrogate_pair_is_refused(lm):

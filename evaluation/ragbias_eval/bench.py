@@ -14,7 +14,7 @@ from typing import Any
 from rich.progress import Progress
 
 from ragbias.errors import RagBiasError, RunError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_prompt
 from ragbias.generation.scoring import kl
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, parse_methods
@@ -288,7 +288,7 @@ def _measure_missing_costs(plan: BenchPlan, models: ModelLoader, store: Store, b
             if name not in costs:
                 bar.update(progress, description=f"{model} {task.name} cost")
                 lm = models.load(model)
-                prompts = [find_origin(task.prompt(lm, case), case.documents, None).parts for case in cases]
+                prompts = [split_prompt(task.prompt(lm, case), case.documents).parts for case in cases]
                 lengths = [len(lm.prepare(prompt, method=NoMethod()).tokens.ids) for prompt in prompts]
                 if max(lengths) + DECODED_TOKENS < lm.window:
                     costs[name] = measure_costs(lm, prompts, plan.methods[model])

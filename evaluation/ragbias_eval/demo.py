@@ -22,7 +22,7 @@ from ragbias.data.intervals import format_figure
 from ragbias.data.questions import best_subspan_em
 from ragbias.data.retrieval import Index, stock_prompt
 from ragbias.errors import RunError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, ParallelContextWindows, Pine, RoToR, default_method, get, parse_methods
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
@@ -166,7 +166,7 @@ class TinyDemo(Demo):
 
     def measure(self, bar: Progress) -> dict[str, Any]:
         cases = [case for case in self.task.cases() if case.gold_position == self.task.positions[0]][:COST_ROUNDS]
-        prompts = [find_origin(case.text, case.documents, None).parts for case in cases]
+        prompts = [split_prompt(case.text, case.documents).parts for case in cases]
         costs = measure_costs(self.lm, prompts, self.methods, len(prompts))
         return {
             name: {

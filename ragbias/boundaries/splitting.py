@@ -71,7 +71,7 @@ class DocumentNumbers:
         return position - sum(min(end, position) - begin for (begin, end), _ in self.cuts if begin < position)
 
 
-class SplitPrompt(NamedTuple):
+class PromptParts(NamedTuple):
     """The parts of a prompt. ``lead`` is the separator that was added before the first document, if any."""
 
     prefix: str
@@ -80,7 +80,7 @@ class SplitPrompt(NamedTuple):
     lead: str = ""
 
 
-def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, strip_numbering: bool) -> SplitPrompt:
+def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, strip_numbering: bool) -> PromptParts:
     """Split a prompt into prefix, documents and suffix. Each document includes its header, its footer and a separator.
 
     There is at least one span. Spans are ascending and disjoint. Raise ``AmbiguousSegmentsError`` if the text around
@@ -99,7 +99,7 @@ def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, stri
         raise AmbiguousSegmentsError(f"{error}; {STRIPPING_HELPS}") from error
 
 
-def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
+def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> PromptParts:
     """Split a prompt. Raise an error if the white space at the ends of a document may belong to the separator."""
     spans = enclosing_elements(text, spans)
     if not spans:
@@ -125,7 +125,7 @@ def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> SplitPrompt:
     return in_full
 
 
-def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
+def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> PromptParts:
     """Split a prompt, and strip the white space in ``margins``, which differs between documents.
 
     White space before a document stays if the document has a header. White space after it stays if it has a footer.
@@ -150,9 +150,9 @@ def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> S
         separator, suffix = space + rest, space + suffix.lstrip()
     bodies = [header + body + footer for header, body in zip(headers, texts, strict=True)]
     if separator and suffix.startswith(separator):
-        return SplitPrompt(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
+        return PromptParts(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
     lead = "" if prefix.endswith(separator) else separator
-    return SplitPrompt(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix, lead)
+    return PromptParts(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix, lead)
 
 
 def _normalise_space(space: str) -> str:

@@ -149,10 +149,10 @@ class MissingDocuments:
             NoDocumentsError: with ``on_missing="raise"``, if the plain model would answer.
             DocumentNotFoundError: with ``on_missing="raise"``, if some of the expected documents are missing.
         """
-        needs_documents = request.origin.method_requested.needs_documents
+        needs_documents = request.method_requested.needs_documents
         if on_missing == "ignore" or not (needs_documents and located.must_be_complete):
             return
-        report, n_untreated = request.report, request.origin.boundaries.n_untreated
+        report, n_untreated = request.report, request.prompt.boundaries.n_untreated
         explicit = bool(current_documents() if documents is None else documents)
         missing = self._find_missing(request, explicit)
         if n_untreated > 1 and missing != "all":
@@ -160,7 +160,7 @@ class MissingDocuments:
         if missing == "none":
             return
         remedy = self._remedy(report, explicit, segmenter is not None)
-        message = f"{_explain(report, bool(request.origin.why_plain))}. {remedy}; on_missing='ignore' silences this."
+        message = f"{_explain(report, bool(request.why_plain))}. {remedy}; on_missing='ignore' silences this."
         if on_missing == "raise":
             raise NoDocumentsError(message) if missing == "all" else DocumentNotFoundError(message)
         kind = re.sub(r"\d+", "", report.reason)
@@ -179,9 +179,9 @@ class MissingDocuments:
         report, source = request.report, request.report.source
         # a chain may drop some of the retrieved documents, and a step of a chain may use one of them
         must_have_all = source in EXPLICIT or (source in self.complete and report.n_found != 1)
-        n_needed = report.n_expected - (0 if must_have_all else request.origin.boundaries.n_absent)
+        n_needed = report.n_expected - (0 if must_have_all else request.prompt.boundaries.n_absent)
         found_all = source != "none" and report.n_found == n_needed
-        if request.origin.why_plain and not (found_all and report.n_found < 2):  # one document has no order
+        if request.why_plain and not (found_all and report.n_found < 2):  # one document has no order
             return "all"
         return "some" if not found_all or (explicit and source not in CERTAIN) else "none"
 

@@ -16,9 +16,9 @@ from ragbias.frameworks.connection import Connection, Json
 from ragbias.generation import Generation, Report, Request, Stream, Usage
 from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
-from ragbias.generation.preparing import create_report, find_origin
+from ragbias.generation.preparing import create_report, reason_for_plain, split_located
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, format_method
+from ragbias.methods import Method, NoMethod, format_method
 
 END = "<|im_end|>"  # separates messages in ``chat_text``, so that no document extends beyond a message
 MESSAGE = "<|im_start|>{role}\n{content}" + END + "\n"
@@ -113,9 +113,10 @@ class RemoteLM:
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> Request:
         """Return a request for this prompt, with a report of its documents."""
-        origin = find_origin(prompt, None, boundaries, method=method or self.method)
-        report = create_report(origin, origin.method, origin.why_plain)
-        return RemoteRequest(origin.tokens, origin.method_requested, report, origin, text=prompt)
+        split, method = split_located(prompt, boundaries), method or self.method
+        why_plain = reason_for_plain(method, split, split.parts)
+        report = create_report(split.boundaries, method, NoMethod() if why_plain else method, why_plain)
+        return RemoteRequest(split, method, why_plain, method, report, text=prompt)
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:
         """Return an answer's log-probabilities in the format of OpenAI's chat completions, or ``None``."""
@@ -198,7 +199,7 @@ def _check_remote(request: Request) -> RemoteRequest:
 
 def _located_documents(request: RemoteRequest) -> list[Json] | None:
     """Return the located documents verbatim, or ``None`` to let the server search for documents."""
-    located = request.origin.boundaries
+    located = request.prompt.boundaries
     if not located.spans:
         return [] if located.source == "documents" else None
     texts = [request.text[begin:end] for begin, end in located.texts or located.spans]
@@ -243,7 +244,7 @@ def _merge_reports(request: RemoteRequest, sent: Json) -> Report:
     """Combine the server's report with the client's report, which describes the located documents."""
     server = Report(**{field.name: sent[field.name] for field in fields(Report) if field.name in sent})
     server = replace(server, spans=tuple(map(tuple, server.spans)), order=tuple(server.order))  # type: ignore[arg-type]
-    if server.source != "none" and not request.origin.boundaries.spans:
+    if server.source != "none" and not request.prompt.boundaries.spans:
         return server  # only the server found documents
     client = request.report
     known = server.reason in client.reason or server.source == "none"

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from ragbias.errors import ArgumentError, SpanError
 from ragbias.frameworks.remote import LanguageModel
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_prompt
 
 T = TypeVar("T")
 DOCUMENTS_PER_PROMPT = 16  # number of documents in one prompt
@@ -53,8 +53,8 @@ def warm(
 
             group = documents[begin:end]
             texts = [get_text(document) for document in group]
-            origin = find_origin(render(group), texts, None, lm.strip_numbering)
-            if origin.why_unsplit:
-                raise SpanError(f"the prompt cannot be split at its documents: {origin.why_unsplit}")
-            computed += lm.warm(origin.parts.prefix, origin.parts.documents, progress=done)
+            prompt = split_prompt(render(group), texts, strip_numbering=lm.strip_numbering)
+            if prompt.why_unsplit:
+                raise SpanError(f"the prompt cannot be split at its documents: {prompt.why_unsplit}")
+            computed += lm.warm(prompt.parts.prefix, prompt.parts.documents, progress=done)
     return computed

@@ -20,11 +20,20 @@ from ragbias.checks import check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError, WrongTypeError
 from ragbias.generation.ranking import model_attention, ranking_of
-from ragbias.generation.request import Origin, Report, Request, check_length, longest_prompt
+from ragbias.generation.request import Report, Request, SplitPrompt, check_length, longest_prompt
 from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.models.control_tokens import control_tokens
-from ragbias.prompt import FlatText, Prompt, Span, TokenisedPrompt, shield_documents, split_text, tokenise
+from ragbias.prompt import (
+    FlatText,
+    Prompt,
+    Span,
+    TokenisedPrompt,
+    shield_documents,
+    split_text,
+    tokenise,
+    tokenise_whole,
+)
 
 PARTS_REMAIN = "the documents are numbered, but a prompt that is passed in parts is not changed"
 OWN_NUMBERS_REMAIN = (
@@ -43,59 +52,66 @@ def check_lists(prompts: object, documents: object, boundaries: object) -> None:
         raise ArgumentError("batch takes a list of prompts, and one entry of documents or boundaries for each of them")
 
 
-def find_origin(
+def split_prompt(
     prompt: str | Prompt,
-    documents: Sequence[str] | None,
-    boundaries: Boundaries | None,
+    documents: Sequence[str] | None = None,
+    boundaries: Boundaries | None = None,
     strip_numbering: bool = False,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    method: Method | None = None,
-) -> Origin:
-    """Split a prompt at its documents, and tokenise it. Raise ``DocumentNotFoundError`` if a document is missing.
+) -> SplitPrompt:
+    """Split a prompt at its documents. Raise ``DocumentNotFoundError`` if one of ``documents`` is missing.
 
-    If a tokenizer is given, control-token strings in the documents are marked as data. Default method: ``NoMethod``.
+    If a tokenizer is given, control-token strings in the documents are marked as data.
     """
     if boundaries is not None and not isinstance(boundaries, Boundaries):
         raise WrongTypeError(f"boundaries={shown(boundaries)}; expected the result of ragbias.boundaries.locate")
-    requested = method or NoMethod()
     if isinstance(prompt, Prompt):
         if documents is not None or boundaries is not None:
             raise ArgumentError("documents and boundaries are for a flat prompt; a Prompt contains its documents")
-        prompt = prompt if tokenizer is None else shield_documents(prompt, tokenizer)
-        boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
-        numbers = DocumentNumbers(doubtful=find_numbering(prompt.text, prompt.spans).reveal_order)
-        boundaries = _with_numbering(boundaries, numbers, strip_numbering, PARTS_REMAIN)
-        return Origin(prompt, _tokenise(prompt, tokenizer), FlatText.of(prompt), requested, boundaries, "")
+        return _split_parts(prompt, strip_numbering, tokenizer)
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
-    if documents is not None:
-        documents = document_texts(documents)
-    if boundaries is None:
-        boundaries = locate(prompt, documents=documents)
+    return split_located(prompt, _find_documents(prompt, documents, boundaries), strip_numbering, tokenizer)
+
+
+def _split_parts(prompt: Prompt, strip_numbering: bool, tokenizer: PreTrainedTokenizerBase | None) -> SplitPrompt:
+    prompt = prompt if tokenizer is None else shield_documents(prompt, tokenizer)
+    boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
+    numbers = DocumentNumbers(doubtful=find_numbering(prompt.text, prompt.spans).reveal_order)
+    boundaries = _with_numbering(boundaries, numbers, strip_numbering, PARTS_REMAIN)
+    return SplitPrompt(prompt, FlatText.of(prompt), boundaries)
+
+
+def _find_documents(text: str, documents: Sequence[str] | None, boundaries: Boundaries | None) -> Boundaries:
+    """Locate the documents in a flat prompt, unless they are located. Raise an error if ``documents`` are missing."""
+    texts = None if documents is None else document_texts(documents)
+    boundaries = boundaries or locate(text, documents=texts)
     found = 0 if boundaries.source == "headers" else boundaries.n_found
-    if documents is not None and found < len(documents):
+    if texts is not None and found < len(texts):
         raise DocumentNotFoundError(
-            f"{found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
+            f"{found} of {len(texts)} documents found in the prompt: {boundaries.reason}; "
             "pass each text exactly as it is in the prompt"
         )
+    return boundaries
+
+
+def split_located(
+    text: str,
+    boundaries: Boundaries,
+    strip_numbering: bool = False,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> SplitPrompt:
+    """Split a flat prompt whose documents are located, see ``split_prompt``."""
     if tokenizer is not None:  # marks do not change the length of the text, so the spans stay valid
-        prompt = control_tokens(tokenizer).shield(prompt, boundaries.spans)
-    numbers = find_numbering(prompt, boundaries.texts or boundaries.spans, boundaries.metadata, boundaries.spans)
+        text = control_tokens(tokenizer).shield(text, boundaries.spans)
+    numbers = find_numbering(text, boundaries.texts or boundaries.spans, boundaries.metadata, boundaries.spans)
     why_unsplit = ""
     try:
-        parts, flat = split_text(prompt, boundaries.spans, strip_numbering, numbers)
+        parts, flat = split_text(text, boundaries.spans, strip_numbering, numbers)
     except AmbiguousSegmentsError as error:
-        parts, flat, why_unsplit, strip_numbering = Prompt(prompt, (), ""), FlatText(prompt, ()), str(error), False
+        parts, flat, why_unsplit, strip_numbering = Prompt(text, (), ""), FlatText(text, ()), str(error), False
     boundaries = _with_numbering(boundaries, numbers, strip_numbering, OWN_NUMBERS_REMAIN)
-    return Origin(parts, _tokenise(parts, tokenizer), flat, requested, boundaries, why_unsplit)
-
-
-def _tokenise(parts: Prompt, tokenizer: PreTrainedTokenizerBase | None) -> TokenisedPrompt:
-    if tokenizer is not None:
-        return tokenise(parts, tokenizer)
-    texts = (parts.prefix, *parts.documents, parts.suffix)
-    prefix, *documents, suffix = (list(text.encode("utf-8", "replace")) for text in texts)
-    return TokenisedPrompt(prefix, documents, suffix)
+    return SplitPrompt(parts, flat, boundaries, why_unsplit)
 
 
 def _with_numbering(boundaries: Boundaries, numbers: DocumentNumbers, strip: bool, why_left: str) -> Boundaries:
@@ -111,35 +127,53 @@ def _with_numbering(boundaries: Boundaries, numbers: DocumentNumbers, strip: boo
 def build_request(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    origin: Origin,
+    prompt: SplitPrompt,
+    requested: Method,
     backend: str,
     cancelled: threading.Event | None = None,
 ) -> Request:
-    """Choose the method, order the documents, and create the report. Some methods run the model in these steps."""
-    ran, why_plain = origin.method, origin.why_plain
-    plain = origin.whole(tokenizer)
-    tokens = origin.tokens if ran.needs_documents else plain
+    """Tokenise the prompt, choose the method, order the documents, and create the report.
+
+    Some methods run the model in these steps.
+    """
+    parts, plain = tokenise(prompt.parts, tokenizer), tokenise_whole(prompt.flat.text, prompt.flat.spans, tokenizer)
+    why_plain = reason_for_plain(requested, prompt, parts)
+    ran, why_not_ran = NoMethod() if why_plain else requested, why_plain
+    tokens = parts if ran.needs_documents else plain
     check_length(longest_prompt(ran, tokens), window_of(model.config))
     order: tuple[int, ...] = ()
     if isinstance(ran, ReorderingMethod):
-        attention = model_attention(model, tokenizer, origin, cancelled)
-        order = ranking_of(ran, tokens.documents, attention).order
-        in_order = origin.reordered(order)
-        tokens, plain = in_order.tokens, in_order.whole(tokenizer)
+        attention = model_attention(model, tokenizer, parts, prompt.parts.suffix, cancelled)
+        order = ranking_of(ran, parts.documents, attention).order
+        flat = prompt.reordered(order).flat
+        tokens, plain = parts.reordered(order), tokenise_whole(flat.text, flat.spans, tokenizer)
     if isinstance(ran, AttentionMethod) and ran.selective:
         always: AttentionMethod = replace(cast(Any, ran), selective=False)
-        ran, why_plain = _choose_more_confident(model, always, plain, tokens, backend, cancelled)
+        ran, why_not_ran = _choose_more_confident(model, always, plain, tokens, backend, cancelled)
         tokens = tokens if ran.needs_documents else plain
     report = create_report(
-        origin,
+        prompt.boundaries,
+        requested,
         ran,
-        why_plain,
+        why_not_ran,
         spans=tuple(tokens.spans),
         backend=backend_of(model, backend) if isinstance(ran, AttentionMethod) else "",
         order=order,
         segmentation_changed=tokens.ids != plain.ids,
     )
-    return Request(tokens, NoMethod() if isinstance(ran, ReorderingMethod) else ran, report, origin)
+    method = NoMethod() if isinstance(ran, ReorderingMethod) else ran
+    return Request(prompt, requested, why_plain, method, report, tokens)
+
+
+def reason_for_plain(method: Method, prompt: SplitPrompt, parts: Prompt | TokenisedPrompt) -> str:
+    """Return why a method cannot run on a prompt; empty if it can. ``parts`` are the parts as the model reads them."""
+    if not method.needs_documents:
+        return ""
+    if prompt.why_unsplit:
+        return prompt.why_unsplit
+    if (found := len(parts.documents)) < method.fewest_documents:
+        return f"{'one document' if found else 'no documents'} found, so there is no order to debias"
+    return "" if parts.suffix else "the prompt ends with the documents, so no question follows them"
 
 
 def _choose_more_confident(
@@ -167,7 +201,8 @@ def _choose_more_confident(
 
 
 def create_report(
-    origin: Origin,
+    boundaries: Boundaries,
+    requested: Method,
     ran: Method,
     why_plain: str,
     *,
@@ -180,7 +215,6 @@ def create_report(
 
     ``why_plain`` is the reason why the plain model replaces the requested method; empty if it does not.
     """
-    requested, boundaries = origin.method_requested, origin.boundaries
     missed = boundaries.reason if requested.needs_documents or boundaries.n_expected else ""
     return Report(
         method_requested=requested.name,

@@ -20,12 +20,11 @@ from ragbias.checks import check_each_once, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanError, WrongTypeError
 from ragbias.generation.decoding import memory_errors
-from ragbias.generation.request import Origin
 from ragbias.methods import DocumentScorer, Method, Ranking, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.methods.in_context_reranking import QueryContrast
 from ragbias.models.control_tokens import encode
-from ragbias.prompt import Span, check_spans
+from ragbias.prompt import Span, TokenisedPrompt, check_spans
 
 _LABELLED = re.compile(r"\b(?:question|query)[ \t]*:[ \t]*(\S[^\n]*)", re.IGNORECASE)
 
@@ -93,14 +92,17 @@ class ModelAttention:
 
 
 def model_attention(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, origin: Origin, cancelled: threading.Event | None
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tokens: TokenisedPrompt,
+    suffix: str,
+    cancelled: threading.Event | None,
 ) -> ModelAttention:
-    """Create the scorer for the documents of a tokenised prompt."""
-    tokens = origin.tokens
+    """Create the scorer for the documents of a tokenised prompt, which ends with the text ``suffix``."""
 
     def ids_without_query() -> list[int] | None:
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-        text = without_query(origin.parts.suffix, special)
+        text = without_query(suffix, special)
         return None if text is None else replace(tokens, suffix=encode(text, tokenizer)).ids
 
     return ModelAttention(model, tokens.ids, tokens.spans, ids_without_query, cancelled)

@@ -1,4 +1,4 @@
-"""The data of a request: its origin, the prepared request, the report, and the answer."""
+"""The data of a request: the split prompt, the prepared request, the report, and the answer."""
 
 from __future__ import annotations
 
@@ -7,72 +7,53 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from transformers import PreTrainedTokenizerBase
-
 from ragbias.boundaries import Boundaries
 from ragbias.errors import PromptTooLongError
 from ragbias.methods import JointMethod, Method, NoMethod, VotingMethod
-from ragbias.prompt import FlatText, Prompt, TokenisedPrompt, tokenise_whole
+from ragbias.prompt import FlatText, Prompt, TokenisedPrompt
 
 
 @dataclass(frozen=True)
-class Origin:
-    """The original prompt of a request, with the documents in their original order, and the requested method.
+class SplitPrompt:
+    """A prompt that is split at its documents.
 
     Attributes:
         parts: prefix, documents and suffix of the prompt; without documents if the prompt cannot be split.
-        tokens: the tokens of each part, or its UTF-8 bytes if there is no tokenizer.
         flat: the prompt as the plain model reads it, without the separator that ``Prompt.from_text`` may add.
-        method_requested: the requested method, as in the report.
         boundaries: how the documents were found.
         why_unsplit: why the prompt cannot be split at its documents; empty if it can.
     """
 
     parts: Prompt
-    tokens: TokenisedPrompt
     flat: FlatText
-    method_requested: Method
     boundaries: Boundaries
-    why_unsplit: str
+    why_unsplit: str = ""
 
-    @property
-    def why_plain(self) -> str:
-        """Why the plain model runs instead of the requested method; empty if the requested method can run."""
-        if not self.method_requested.needs_documents:
-            return ""
-        if self.why_unsplit:
-            return self.why_unsplit
-        if (found := len(self.tokens.documents)) < self.method_requested.fewest_documents:
-            return f"{'one document' if found else 'no documents'} found, so there is no order to debias"
-        return "" if self.tokens.suffix else "the prompt ends with the documents, so no question follows them"
-
-    @property
-    def method(self) -> Method:
-        """The requested method, or the plain model if the method cannot run."""
-        return NoMethod() if self.why_plain else self.method_requested
-
-    def reordered(self, order: Sequence[int]) -> Origin:
+    def reordered(self, order: Sequence[int]) -> SplitPrompt:
         """Reorder the documents. ``order[i]`` is the old index of document ``i``."""
         parts = self.parts.reordered(order)
-        return replace(self, parts=parts, tokens=self.tokens.reordered(order), flat=FlatText.of(parts, self.flat.lead))
-
-    def whole(self, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-        """Tokenise the prompt in one piece, for the plain model and for methods that need no documents."""
-        return tokenise_whole(self.flat.text, self.flat.spans, tokenizer)
+        return replace(self, parts=parts, flat=FlatText.of(parts, self.flat.lead))
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prepared prompt: its tokens in the order that the model reads, the method that runs, and the report.
+    """A prepared prompt, the method that runs, and the report.
 
     Attributes:
+        prompt: the split prompt, with the documents in their original order; after ``order_text``, in a new order.
+        method_requested: the requested method, as in the report.
+        why_plain: why the requested method cannot run, so that the plain model runs; empty if it can.
+        method: the method that runs on ``tokens``. A server gets the requested method.
+        tokens: the tokens in the order that the model reads; empty if the model runs elsewhere.
         cancelled: event that stops this answer at the next token. Other answers in the batch continue.
     """
 
-    tokens: TokenisedPrompt
+    prompt: SplitPrompt
+    method_requested: Method
+    why_plain: str
     method: Method
     report: Report
-    origin: Origin
+    tokens: TokenisedPrompt = field(default_factory=lambda: TokenisedPrompt([], [], []))
     cancelled: threading.Event | None = field(default=None, compare=False, repr=False)
 
     def candidates(self) -> list[Request]:

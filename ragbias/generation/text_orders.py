@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ragbias.errors import MethodError
-from ragbias.generation.preparing import create_report
-from ragbias.generation.request import Origin, Request
+from ragbias.generation.preparing import create_report, reason_for_plain
+from ragbias.generation.request import Request, SplitPrompt
 from ragbias.methods import Method, NoMethod, ReorderingMethod
 
 NEEDS_A_MODEL = (
@@ -36,11 +36,13 @@ def check_orders_text(method: Method) -> None:
         raise MethodError(f"{method.name} {NEEDS_A_MODEL}")
 
 
-def order_text(origin: Origin) -> Request:
+def order_text(prompt: SplitPrompt, method: Method) -> Request:
     """Return a request with the documents in the method's order. Raise ``MethodError`` if the method needs a model."""
-    method, order = origin.method, tuple[int, ...]()
-    if isinstance(method, ReorderingMethod):
-        order = method.rank(origin.tokens.documents, _NoModel(method)).order
-        origin = origin.reordered(order)
-    report = create_report(origin, method, origin.why_plain, order=order)
-    return Request(origin.tokens, origin.method_requested, report, origin)
+    why_plain, order = reason_for_plain(method, prompt, prompt.parts), tuple[int, ...]()
+    ran = NoMethod() if why_plain else method
+    if isinstance(ran, ReorderingMethod):
+        documents = [list(document.encode()) for document in prompt.parts.documents]  # sorted by bytes, not by tokens
+        order = ran.rank(documents, _NoModel(ran)).order
+        prompt = prompt.reordered(order)
+    report = create_report(prompt.boundaries, method, ran, why_plain, order=order)
+    return Request(prompt, method, why_plain, method, report)

@@ -93,9 +93,8 @@ def find_documents(text: str, documents: Sequence[ChatDocument] | None, settings
 
 def check_documents_found(request: Request, on_missing: str) -> None:
     """With ``on_missing="raise"``, raise a 400 if the method cannot run because documents are missing."""
-    origin = request.origin
-    if on_missing == "raise" and origin.why_plain:
-        why = f"{origin.method_requested.name} needs documents, and cannot run here: {request.report.reason}"
+    if on_missing == "raise" and request.why_plain:
+        why = f"{request.method_requested.name} needs documents, and cannot run here: {request.report.reason}"
         raise bad_request("documents", f"{why}. ragbias.on_missing='ignore' runs the plain model", "missing_documents")
 
 

@@ -16,7 +16,7 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.display import json_type
 from ragbias.frameworks.chat_documents import ChatDocument
 from ragbias.frameworks.remote import END
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 from ragbias.generation.text_orders import check_orders_text, order_text
 from ragbias.methods import Method
 from ragbias.serving import prompts
@@ -165,10 +165,10 @@ def arrange(body: Any, prompt: str, default: Method, settings: ProxySettings) ->
             )
             holder = holder._replace(text=text)
         flat = holder.text if holder else ""
-        request = order_text(find_origin(flat, None, boundaries, settings.strip_numbering, method=method))
+        request = order_text(split_located(flat, boundaries, settings.strip_numbering), method)
     prompts.check_documents_found(request, fields.options.on_missing or settings.on_missing)
     if holder:
-        holder.container[holder.key] = request.origin.flat.text.removesuffix(END if holder.message else "")
+        holder.container[holder.key] = request.prompt.flat.text.removesuffix(END if holder.message else "")
     return body, request.report.as_dict()
 
 

@@ -7,15 +7,15 @@ import pytest
 from ragbias import Prompt
 from ragbias.boundaries import Registry, locate
 from ragbias.boundaries.sources import KnownText
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 from support.prompts import BRIDGE, LIBRARY, LONG, STATION, known_to, prompt, spans_of
 
 
 @pytest.mark.parametrize("source", ["documents", "run"])
 def test_a_document_only_in_the_question_makes_the_prompt_plain(source):
     text = prompt(STATION, BRIDGE, question=f"Is it true that {LIBRARY}?")
-    origin = find_origin(text, None, locate(text, **known_to(source, [STATION, BRIDGE, LIBRARY])))
-    parts, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
+    split = split_located(text, locate(text, **known_to(source, [STATION, BRIDGE, LIBRARY])))
+    parts, found, reason = split.parts, split.boundaries, split.why_unsplit
     assert (found.n_found, parts.documents) == (3, ())
     assert "cannot be distinguished" in reason
     given = locate(text, documents=[STATION, BRIDGE])

@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from ragbias.boundaries import locate
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 from support.conversations import FAMILIES, FLAT, MISTRAL, QUOTES, conversation
 from support.prompts import registry_of
 
@@ -37,8 +37,8 @@ def test_documents_of_this_turn_are_found_or_refused_by_reason(family, where, qu
             case = conversation(seed, family, where, quote, reverse)
             for name, sources in known(case.retrievals).items():
                 found = locate(case.text, **sources)
-                origin = find_origin(case.text, None, found)
-                parts, reason = origin.parts, origin.why_unsplit
+                split = split_located(case.text, found)
+                parts, reason = split.parts, split.why_unsplit
                 if parts.documents and not found.reason:
                     assert found.spans == case.spans, (seed, reverse, name)
                 else:

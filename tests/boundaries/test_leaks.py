@@ -8,7 +8,7 @@ import pytest
 from ragbias.boundaries import locate
 from ragbias.boundaries.sources import KnownText
 from ragbias.errors import DocumentNotFoundError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located, split_prompt
 from support.prompts import BRIDGE, LIBRARY, STATION, known_to, registry_of
 
 
@@ -16,8 +16,8 @@ def segments(documents, render, **settings):
     """Return the sorted documents of the split prompt for each order, or ``None`` if there is a reason."""
     found = []
     for order in permutations(documents):
-        origin = find_origin(render(order), order, None, **settings)
-        parts, reason = origin.parts, origin.why_unsplit
+        split = split_prompt(render(order), order, **settings)
+        parts, reason = split.parts, split.why_unsplit
         found.append(None if reason else sorted(parts.documents))
     return found
 
@@ -42,7 +42,7 @@ def test_a_short_document_is_never_taken_for_a_cut_one():
     documents = ["big report Note walls cloud Copper  ", "Hall"]
     prompt = "# D\n\n" + "\n\n---\n\n".join(documents) + "Question?"
     with pytest.raises(DocumentNotFoundError, match="1 of 2 documents found"):
-        find_origin(prompt, documents, None)
+        split_prompt(prompt, documents)
 
 
 def test_white_space_of_the_documents_is_no_separator():
@@ -70,8 +70,8 @@ def test_a_short_document_of_an_earlier_retrieval_is_found(source, item, latest)
         text = "Context:\n\n" + "\n\n".join(items) + "\n\nQuestion: Which is green?"
         found = locate(text, **given)
         assert (found.n_found, found.n_expected, found.reason) == (4, 4, "")
-        origin = find_origin(text, None, found)
-        parts, reason = origin.parts, origin.why_unsplit
+        split = split_located(text, found)
+        parts, reason = split.parts, split.why_unsplit
         outcomes.add((reason, parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1
 
@@ -86,8 +86,8 @@ def test_a_number_that_equals_a_page_is_reported(item, pages):
         items = [item.format(n=n, text=text, page=page[text]) for n, text in enumerate(order, 1)]
         prompt = "Context:\n\n" + "\n\n".join(items) + "\n\nWhich?"
         found = locate(prompt, run=[[KnownText.of(text, {"page_label": page[text]}) for text in texts]])
-        origin = find_origin(prompt, None, found, strip_numbering=True)
-        parts, boundaries, reason = origin.parts, origin.boundaries, origin.why_unsplit
+        split = split_located(prompt, found, strip_numbering=True)
+        parts, boundaries, reason = split.parts, split.boundaries, split.why_unsplit
         assert (boundaries.n_found, reason) == (2, "")
         clean |= set() if boundaries.reason else {tuple(sorted(parts.documents))}
     assert len(clean) <= 1
@@ -105,9 +105,9 @@ def test_a_number_right_after_a_mark_is_seen_and_stripped(lead, item, separator)
         items = [item.format(n=n, text=text, title=title) for n, (text, title) in enumerate(order, 1)]
         text = lead + separator.join(items) + "\n\nWhich is green?"
         found = locate(text, run=[documents])
-        assert find_origin(text, None, found).boundaries.numbering == "present"
-        origin = find_origin(text, None, found, strip_numbering=True)
-        parts, boundaries, reason = origin.parts, origin.boundaries, origin.why_unsplit
+        assert split_located(text, found).boundaries.numbering == "present"
+        split = split_located(text, found, strip_numbering=True)
+        parts, boundaries, reason = split.parts, split.boundaries, split.why_unsplit
         assert (boundaries.numbering, reason) == ("stripped", "")
         outcomes.add((parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1
@@ -124,8 +124,8 @@ def test_documents_shortened_to_words_do_not_count_as_cut(mark, separator):
             shortened = separator.join(textwrap.shorten(each, width, placeholder=mark) for each in order)
             text = f"Context:\n{shortened}\n\nQuestion: Which is green?"
             found = locate(text, run=[texts])
-            origin = find_origin(text, None, found)
-            parts, boundaries, reason = origin.parts, origin.boundaries, origin.why_unsplit
+            split = split_located(text, found)
+            parts, boundaries, reason = split.parts, split.boundaries, split.why_unsplit
             outcomes |= (
                 set() if reason or boundaries.reason else {(parts.prefix, (*sorted(parts.documents),), parts.suffix)}
             )

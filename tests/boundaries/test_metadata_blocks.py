@@ -13,7 +13,7 @@ from ragbias.boundaries import Registry, locate
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.sources import KnownText
 from ragbias.errors import AmbiguousSegmentsError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 from support.prompts import known_to
 
 FORMATS = {  # from metadata and text to what is in the prompt, and the separator
@@ -120,8 +120,8 @@ def test_unknown_titles_run_plain_and_are_the_reason():
     registry = Registry()
     registry.add(TEXTS)
     for found in (locate(text, run=[TEXTS]), locate(text, registry=registry), locate(text, artifacts=[TEXTS])):
-        origin = find_origin(text, None, found)
-        split, reason = origin.parts, origin.why_unsplit
+        prompt = split_located(text, found)
+        split, reason = prompt.parts, prompt.why_unsplit
         assert (split.documents, found.n_found, found.n_expected) == ((), 4, 4)
         assert found.source in ("run", "registry", "artifact")
         assert "the first one cannot be distinguished from the text before it" in reason
@@ -152,8 +152,8 @@ def test_one_document_off_the_template_leaves_all_plain(broken):
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
     assert located(text).n_found == 4
     assert broken(text) != text
-    origin = find_origin(broken(text), None, located(broken(text)))
-    split, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
+    prompt = split_located(broken(text), located(broken(text)))
+    split, found, reason = prompt.parts, prompt.boundaries, prompt.why_unsplit
     assert (split.documents, found.n_expected, found.source) == ((), 4, "run")
     assert "cannot be distinguished" in reason or "different separators" in reason
 
@@ -161,8 +161,8 @@ def test_one_document_off_the_template_leaves_all_plain(broken):
 def test_a_document_quoted_in_a_question_makes_the_prompt_plain():
     blocks = [f"{about['title']}\n{each}" for each, about in zip(TEXTS[:3], METADATA, strict=False)]
     text = "Context: " + "\n\n".join(blocks) + f"\n\nQuestion: is it true that {TEXTS[3]}\nAnswer:"
-    origin = find_origin(text, None, located(text))
-    split, reason = origin.parts, origin.why_unsplit
+    prompt = split_located(text, located(text))
+    split, reason = prompt.parts, prompt.why_unsplit
     assert (split.documents, bool(reason)) == ((), True)
     assert [text[begin:end] for begin, end in located(text, TEXTS[:3], METADATA[:3]).spans] == blocks
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ragbias import Prompt
 from ragbias.boundaries import Registry, locate
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 from support.prompts import found_texts
 
 A = "The Falcon Station opened in 1901. It has four platforms."
@@ -118,8 +118,8 @@ def test_documents_are_found_exactly_or_refused_with_a_reason(texts, template, f
         text = template["before"] + template["separator"].join(blocks) + template["after"]
         found = locate(text)
         assert found.reason or [text[slice(*span)] for span in found.spans] == [each.strip() for each in order]
-        origin = find_origin(text, None, found, strip_numbering=True)
-        parts, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
+        split = split_located(text, found, strip_numbering=True)
+        parts, found, reason = split.parts, split.boundaries, split.why_unsplit
         if parts.documents and found.numbering == "stripped" and not (found.reason or reason):
             whole.add((parts.prefix, tuple(sorted(parts.documents)), parts.suffix))
     assert len(whole) < 2
@@ -249,8 +249,8 @@ def test_short_documents_below_headers_split_alike_in_any_order(texts, header, s
         registry = Registry()
         registry.add(texts)
         found = locate(text, registry=registry if known else None)
-        origin = find_origin(text, None, found, strip_numbering=True)
-        parts, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
+        split = split_located(text, found, strip_numbering=True)
+        parts, found, reason = split.parts, split.boundaries, split.why_unsplit
         if found.numbering == "stripped" and not found.reason and not reason:
             clean.add((parts.prefix, tuple(sorted(parts.documents)), parts.suffix))
     assert len(clean) < 2

@@ -11,7 +11,7 @@ from ragbias import Prompt
 from ragbias.boundaries import locate
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.sources import KnownText
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located, split_prompt
 
 TEXTS = ["The falcon is red, see [2].", "2 owls sleep at 12 noon.", "Document 3 is about herons."]
 STYLES = {
@@ -106,7 +106,7 @@ def test_numbers_with_another_start_or_step_are_seen_and_left(numbers):
     text, bare, _ = numbered("Document [{n}] ", TEXTS[: len(numbers)], numbers)
     assert find_numbering(text, bare).reveal_order
     assert find_numbering(text, bare).strip_from(text, bare) == (text, bare)
-    found = find_origin(text, None, locate(text, documents=TEXTS[: len(numbers)]), strip_numbering=True).boundaries
+    found = split_located(text, locate(text, documents=TEXTS[: len(numbers)]), strip_numbering=True).boundaries
     assert (found.numbering, "remove them from the template" in found.reason) == ("present", True)
 
 
@@ -147,8 +147,8 @@ def test_letters_and_words_that_count_are_reported_and_left(counts):
     text, bare, _ = numbered("Source {n}:\n", numbers=counts)
     assert find_numbering(text, bare).reveal_order
     assert find_numbering(text, bare).strip_from(text, bare) == (text, bare)
-    origin = find_origin(text, None, locate(text, documents=TEXTS), strip_numbering=True)
-    parts, after, reason = origin.parts, origin.boundaries, origin.why_unsplit
+    split = split_located(text, locate(text, documents=TEXTS), strip_numbering=True)
+    parts, after, reason = split.parts, split.boundaries, split.why_unsplit
     assert (parts.text, after.numbering, reason) == (text, "present", "")
     assert "letters or words that follow the order of the documents remain" in after.reason
 
@@ -170,8 +170,8 @@ def test_known_metadata_are_no_numbering(pages):
     text, documents = paged(pages)
     found = locate(text, run=[documents])
     for strip in (False, True):
-        origin = find_origin(text, None, found, strip)
-        parts, after, reason = origin.parts, origin.boundaries, origin.why_unsplit
+        split = split_located(text, found, strip)
+        parts, after, reason = split.parts, split.boundaries, split.why_unsplit
         assert (after.numbering, after.reason, reason) == ("", "", "")
         assert all(f"Page: {page}" in document for page, document in zip(pages, parts.documents, strict=True))
 
@@ -183,8 +183,8 @@ def test_pages_in_printed_metadata_are_no_numbering(pages, write):
     blocks = [f"Source: {write(each)}\n{body}" for each, body in zip(metadata, TEXTS, strict=False)]
     known = [KnownText.of(body, each) for each, body in zip(metadata, TEXTS, strict=False)]
     text = "Context:\n" + "\n\n".join(blocks) + "\n\nQuestion: which?"
-    origin = find_origin(text, None, locate(text, documents=known))
-    parts, found = origin.parts, origin.boundaries
+    split = split_located(text, locate(text, documents=known))
+    parts, found = split.parts, split.boundaries
     assert (len(parts.documents), found.numbering) == (len(pages), "")
 
 
@@ -192,9 +192,9 @@ def test_pages_in_printed_metadata_are_no_numbering(pages, write):
 def test_metadata_that_count_by_accident_are_reported_and_left(pages):
     text, documents = paged(pages, label="Part")
     found = locate(text, run=[documents])
-    assert find_origin(text, None, found).boundaries.numbering == "present"
-    origin = find_origin(text, None, found, strip_numbering=True)
-    parts, after = origin.parts, origin.boundaries
+    assert split_located(text, found).boundaries.numbering == "present"
+    split = split_located(text, found, strip_numbering=True)
+    parts, after = split.parts, split.boundaries
     assert (after.numbering, "may belong to the documents" in after.reason) == ("present", True)
     assert parts.text == text
 
@@ -205,8 +205,8 @@ def test_pages_below_numbered_documents_are_no_numbering(pages, strip):
     blocks = [f"{TEXTS[page - 1]}\nPage: {page}" for page in pages]
     known = [KnownText.of(TEXTS[page - 1], {"page": page}) for page in pages]
     text = "Answer from the 3 notes below.\n\n" + "\n\n".join(blocks) + "\n\nQuestion: which?"
-    origin = find_origin(text, None, locate(text, run=[known]), strip_numbering=strip)
-    parts, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
+    split = split_located(text, locate(text, run=[known]), strip_numbering=strip)
+    parts, found, reason = split.parts, split.boundaries, split.why_unsplit
     assert (found.numbering, reason, parts.prefix) == ("", "", "Answer from the 3 notes below.\n\n")
     assert sorted(part.strip() for part in parts.documents) == sorted(blocks)
 
@@ -214,17 +214,17 @@ def test_pages_below_numbered_documents_are_no_numbering(pages, strip):
 @pytest.mark.parametrize("pages", [(1, 3, 2), (2, 9, 1)])
 def test_numbers_beside_metadata_of_other_values_are_stripped(pages):
     text, documents = paged(pages, label="Rank", count=lambda index: index + 1)
-    origin = find_origin(text, None, locate(text, run=[documents]), strip_numbering=True)
-    parts, after, reason = origin.parts, origin.boundaries, origin.why_unsplit
+    split = split_located(text, locate(text, run=[documents]), strip_numbering=True)
+    parts, after, reason = split.parts, split.boundaries, split.why_unsplit
     assert (after.numbering, after.reason, reason) == ("stripped", "", "")
     assert "Rank:\n" in parts.text
 
 
 def test_a_prompt_in_parts_is_reported_and_left():
     prompt = Prompt("Context:\n", [f"[{n}] {body}\n" for n, body in enumerate(TEXTS, 1)], "Who?")
-    assert find_origin(prompt, None, None).boundaries.numbering == "present"
-    origin = find_origin(prompt, None, None, strip_numbering=True)
-    parts, after = origin.parts, origin.boundaries
+    assert split_prompt(prompt).boundaries.numbering == "present"
+    split = split_prompt(prompt, strip_numbering=True)
+    parts, after = split.parts, split.boundaries
     assert (parts, after.numbering, "passed in parts" in after.reason) == (prompt, "present", True)
 
 
@@ -240,8 +240,8 @@ def test_metadata_that_numbers_the_documents_is_stripped(item, first):
         body = "\n\n".join(item.format(n=number, t=texts[index], m=titles[index]) for number, index in numbered)
         text = f"Context: \n{body}\n\nQuestion: which?"
         known = [KnownText.of(texts[index], {"index": number, "title": titles[index]}) for number, index in numbered]
-        origin = find_origin(text, None, locate(text, run=[known]), strip_numbering=True)
-        parts, boundaries, reason = origin.parts, origin.boundaries, origin.why_unsplit
+        split = split_located(text, locate(text, run=[known]), strip_numbering=True)
+        parts, boundaries, reason = split.parts, split.boundaries, split.why_unsplit
         assert (boundaries.numbering, boundaries.reason, reason) == ("stripped", "", "")
         outcomes.add((parts.prefix, frozenset(parts.documents), parts.suffix))
     assert len(outcomes) == 1

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.numbering import WORDS as COUNTED
 from ragbias.boundaries.sources import KnownText
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 
 TEXTS = [
     "The falcon sleeps in the old barn, see [2].",
@@ -90,8 +90,8 @@ def located(text, order, known=False):
 
 
 def segments(text, found: Boundaries, strip):
-    origin = find_origin(text, None, found, strip)
-    parts, boundaries, reason = origin.parts, origin.boundaries, origin.why_unsplit
+    split = split_located(text, found, strip)
+    parts, boundaries, reason = split.parts, split.boundaries, split.why_unsplit
     return (parts.prefix, tuple(sorted(parts.documents)), parts.suffix), boundaries, reason
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ragbias.boundaries import locate
 from ragbias.boundaries.sources import KnownText
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 
 TEXTS = ["The falcon is red.", "Two herons stand here.", "An owl is asleep.\nIt snores."]
 HEADERS = ["{n}. ", "[{n}] ", "Document {n}:\n", "Title: {title}\n", "{title}\n", "page: {page}\n", "{page}. "]
@@ -32,9 +32,9 @@ def clean_outcomes(prefix, item, separator, suffix, metadata, names=("title", "p
         items = [item.format(n=n, text=TEXTS[index], **metadata[index]) for n, index in enumerate(order, 1)]
         prompt = prefix + separator.join(items) + suffix
         found = locate(prompt, run=[known])
-        origin = find_origin(prompt, None, found, strip_numbering=True)
-        parts, boundaries = origin.parts, origin.boundaries
-        if found.n_found == len(known) and not (boundaries.reason or origin.why_unsplit):
+        split = split_located(prompt, found, strip_numbering=True)
+        parts, boundaries = split.parts, split.boundaries
+        if found.n_found == len(known) and not (boundaries.reason or split.why_unsplit):
             clean.add((parts.prefix, frozenset(parts.documents), parts.suffix))
     return clean
 

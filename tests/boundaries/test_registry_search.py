@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ragbias.boundaries import locate
 from ragbias.boundaries.locating import WITHIN_TEXT
 from ragbias.boundaries.sources import KnownText
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 from support.prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
 from support.random_templates import outcome
 
@@ -54,11 +54,11 @@ def test_unrelated_earlier_retrievals_do_not_disturb():
 )
 def test_a_question_quoting_another_document_is_refused(question, retrievals):
     text = prompt(INVOICE_17, TERMS, question=question)
-    origin = find_origin(text, None, locate(text, registry=registry_of(*retrievals)))
-    parts, reason = origin.parts, origin.why_unsplit
+    split = split_located(text, locate(text, registry=registry_of(*retrievals)))
+    parts, reason = split.parts, split.why_unsplit
     assert (parts.documents, "cannot be distinguished" in reason) == ((), True)
     named = locate(text, registry=registry_of(*retrievals), segmenter=lambda text: [INVOICE_17, TERMS])
-    assert len(find_origin(text, None, named).parts.documents) == 2
+    assert len(split_located(text, named).parts.documents) == 2
 
 
 def test_a_lone_text_inside_the_question_is_not_taken():
@@ -212,15 +212,15 @@ def test_documents_whose_lines_end_alike_are_found(item, sep):
     for order in itertools.permutations([INVOICE_17, TERMS, INVOICE_99]):
         text = f"Context:\n{sep.join(map(item.format, order))}\n\nQuestion: Which total?"
         known = [KnownText.of(each, {"source": "a.pdf"}) for each in order]
-        origin = find_origin(text, None, locate(text, registry=registry_of(known)))
-        parts, found, reason = origin.parts, origin.boundaries, origin.why_unsplit
+        split = split_located(text, locate(text, registry=registry_of(known)))
+        parts, found, reason = split.parts, split.boundaries, split.why_unsplit
         assert (found.source, found.n_found, len(parts.documents), reason) == ("registry", 3, 3, "")
 
 
 def test_documents_with_different_scores_are_refused():
     text = f"Context:\n{INVOICE_17} (score: 0.9)\n{TERMS} (score: 0.85)\n\nQuestion: Which total?"
     found = locate(text, registry=registry_of([INVOICE_17, TERMS]))
-    assert "put this text before or inside each document" in find_origin(text, None, found).why_unsplit
+    assert "put this text before or inside each document" in split_located(text, found).why_unsplit
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ragbias.boundaries import Registry, locate
 from ragbias.errors import RagBiasError, SegmenterError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 from support.prompts import found_texts, known_to
 
 A, B, C = "The falcon is red.", "An owl\n\nsleeps at noon.", "Two herons stand."
@@ -163,7 +163,7 @@ NOTED = "Notes:\n" + "\n".join(LINES) + "\n\nWho?"
 @pytest.mark.parametrize("source", ["documents", "artifacts", "run"])
 def test_a_segmenter_that_misses_documents_is_noticed(source):
     known = known_to(source, [A, B, C])
-    assert "is ambiguous" in find_origin(NOTED, None, locate(NOTED, **known)).why_unsplit
+    assert "is ambiguous" in split_located(NOTED, locate(NOTED, **known)).why_unsplit
     spans = [(NOTED.index(each), NOTED.index(each) + len(each)) for each in LINES]
     found = locate(NOTED, **known, segmenter=lambda text: spans[:2])
     assert (found.source, found.n_expected, found.n_found) == ("segmenter", 3, 2)

@@ -17,7 +17,7 @@ from ragbias.errors import MissingExtraError, ServerError, WrongTypeError
 from ragbias.frameworks.connection import MAX_PARALLEL, Connection
 from ragbias.frameworks.remote import RemoteLM
 from ragbias.generation import GenerationSettings
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 from ragbias.generation.text_orders import order_text
 from ragbias.methods import NoMethod
 from support.live_server import listening_app
@@ -72,7 +72,7 @@ def test_lines_end_at_a_line_feed_and_cut_answers_are_errors(stub):
 def test_requests_of_models_in_this_process_are_refused(stub):
     lm = RemoteLM(stub[1])
     remote = lm.prepare("p", boundaries=locate("p"), method=NoMethod())
-    local = order_text(find_origin("p", None, locate("p")))
+    local = order_text(split_located("p", locate("p")), NoMethod())
     for refused in (lm.stream_answer, lambda request, settings: lm.answer([remote, request], settings)):
         with pytest.raises(WrongTypeError, match="use RemoteLM.prepare"):
             refused(local, GenerationSettings())

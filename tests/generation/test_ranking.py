@@ -15,6 +15,7 @@ from ragbias.errors import (
 )
 from ragbias.generation.ranking import ModelAttention
 from ragbias.methods import AttentionSorting, CanonicalOrder, InContextReranking
+from ragbias.prompt import tokenise
 from support.random_models import FAMILIES, random_model
 from support.segments import Segments
 
@@ -163,14 +164,14 @@ def test_the_model_answers_on_documents_in_the_order_of_icr(byte_tokenizer):
     lm = ragbias.DebiasedLM(random_model("llama"), byte_tokenizer, method="icr")
     prompt = ragbias.Prompt("Read:\n", DOCUMENTS, "Question: Who sits?\nAnswer:")
     request = lm.prepare(prompt)
-    origin = request.origin.tokens
+    retrieved = tokenise(request.prompt.parts, byte_tokenizer)
     without = [
-        *origin.ids[: origin.spans[-1][1]],
+        *retrieved.ids[: retrieved.spans[-1][1]],
         *byte_tokenizer("Question: N/A\nAnswer:", add_special_tokens=False)["input_ids"],
     ]
-    expected = ragbias.rank(lm.model, "icr", origin.ids, origin.spans, without)
+    expected = ragbias.rank(lm.model, "icr", retrieved.ids, retrieved.spans, without)
     assert request.report.order == expected.order
-    assert request.tokens.documents == [origin.documents[index] for index in expected.order]
+    assert request.tokens.documents == [retrieved.documents[index] for index in expected.order]
     assert lm.generate(prompt, max_new_tokens=2).report.method_ran == "icr"
 
 

@@ -16,7 +16,7 @@ from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM, Prompt
 from ragbias.boundaries import locate
 from ragbias.errors import MissingDocumentsWarning, NumberedHeadersWarning
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_located
 from support.prompts import SENTENCES
 
 PROMPT = ChatPromptTemplate.from_messages([("system", "Use it.\n\nContext:\n{context}"), ("human", "{input}")])
@@ -80,7 +80,7 @@ def test_a_segmenter_gives_the_same_segments_in_every_order(form):
         text = f"Use it.\n\nContext:\n{FORMS[form](docs)}\n\nQuestion: who?"
         found = locate(text, run=[[each.page_content for each in docs]], segmenter=SEGMENTERS[form])
         prompt = Prompt.from_text(text, found.spans, strip_numbering=True)
-        assert find_origin(text, None, found, strip_numbering=True).parts == prompt
+        assert split_located(text, found, strip_numbering=True).parts == prompt
         parts.add((prompt.prefix, tuple(sorted(prompt.documents)), prompt.suffix))
     assert len(parts) == 1
     assert len(prompt.documents) == 3

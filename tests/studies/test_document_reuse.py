@@ -11,6 +11,7 @@ from ragbias.data.intervals import Interval
 from ragbias.data.questions import Question
 from ragbias.errors import RunError
 from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
+from ragbias.prompt import tokenise
 from ragbias_eval.audit.cases import from_questions
 from studies.document_reuse import APART, PAIRS, ReuseGate, advise, measure
 
@@ -45,7 +46,7 @@ def test_a_cache_changes_no_figure(cases, tiny):
 def test_what_can_be_cached_is_counted_by_tokens(tiny):
     twice = from_questions(tiny, [*QUESTIONS, replace(QUESTIONS[0], question="Why?")])
     found = measure(twice, ParallelContextWindows())
-    prompts = [each.recorded.request.origin.tokens for each in twice]
+    prompts = [tokenise(each.recorded.request.prompt.parts, tiny.tokenizer) for each in twice]
     cached_counts = [len(each.ids) - len(each.suffix) for each in prompts]
     assert found.cacheable == sum(cached_counts) / sum(len(each.ids) for each in prompts)
 

@@ -7,6 +7,7 @@ import pytest
 
 from ragbias import DebiasedLM, DocumentCache, Prompt
 from ragbias.methods import RoToR
+from ragbias.prompt import tokenise
 from ragbias_vllm.joint_documents import JointDocuments
 from support.vllm_engine import engine, logprobs_of, orders, plan_of, random_prompts, tokens_of
 
@@ -28,7 +29,7 @@ def check_orders(llm, lm, prompts, method, tokens=TOKENS, **options):
     """Answer each prompt in four orders and compare with one answer of ``DebiasedLM``."""
     requests = [lm.prepare(prompt) for prompt in prompts]
     references = [lm.batch([request], max_new_tokens=tokens, logprobs=True)[0] for request in requests]
-    tokenised = [request.origin.tokens for request in requests]
+    tokenised = [tokenise(request.prompt.parts, lm.tokenizer) for request in requests]
     if method == "rotor":
         check_together(llm, lm, tokenised, references, tokens, **options)
         return

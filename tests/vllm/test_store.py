@@ -6,6 +6,7 @@ import pytest
 
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.cache.stores import BROKEN, SUFFIX
+from ragbias.prompt import tokenise
 from ragbias_vllm.plans import Plan
 from support.readers import write_reader
 from support.vllm_engine import engine, failed, plan_of, random_prompts, tokens_of
@@ -18,7 +19,7 @@ def lm():
 
 @pytest.fixture(scope="module")
 def prompts(lm):
-    return [lm.prepare(prompt).origin.tokens for prompt in random_prompts(6)]
+    return [tokenise(prompt, lm.tokenizer) for prompt in random_prompts(6)]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def test_answers_are_right_or_fail_if_the_folder_changes(tmp_path, lm, prompts, 
 
         # one missing document fails its request alone
         llm.llm.reset_prefix_cache()
-        (extra,) = (lm.prepare(prompt).origin.tokens for prompt in random_prompts(1, seed=9))
+        (extra,) = (tokenise(prompt, lm.tokenizer) for prompt in random_prompts(1, seed=9))
         outputs = llm.answer([*prompts[:3], extra, *prompts[3:]])
         assert failed(outputs.pop(3))
         check(outputs, right)
@@ -141,7 +142,7 @@ def test_vllm_and_document_cache_use_each_others_entries(tmp_path, lm):
         return [model.generate(prompt, max_new_tokens=8).token_ids for prompt in prompts]
 
     def tokenised(prompts):
-        return [lm.prepare(prompt).origin.tokens for prompt in prompts]
+        return [tokenise(prompt, lm.tokenizer) for prompt in prompts]
 
     assert answers(cached, mine) == answers(lm, mine)
     with engine(tmp_path, connector={"portable": True}) as llm:

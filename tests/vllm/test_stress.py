@@ -5,6 +5,7 @@ import random
 import pytest
 
 from ragbias import DebiasedLM
+from ragbias.prompt import tokenise
 from support.readers import write_reader
 from support.vllm_engine import engine, orders, plan_of, random_prompts, tokens_of
 
@@ -28,12 +29,12 @@ def test_500_mixed_requests_are_right_in_a_small_cache(tmp_path, lm):
     right, plain = {}, {}
     for kind, method in (("pcw", "pcw"), ("reader", f"pcw(reader={folder})"), ("plain", "none")):
         for number, request in enumerate(requests):
-            again = lm.prepare(request.origin.parts, method=method)
+            again = lm.prepare(request.prompt.parts, method=method)
             plain[number] = again.tokens  # at last that of "none", whose tokens may cross borders of documents
             right[kind, number] = lm.batch([again], max_new_tokens=TOKENS, min_new_tokens=TOKENS)[0].token_ids
     assert any(right["pcw", number] != right["plain", number] for number in range(25))
     assert any(right["pcw", number] != right["reader", number] for number in range(25))
-    tokenised = [request.origin.tokens for request in requests]
+    tokenised = [tokenise(request.prompt.parts, lm.tokenizer) for request in requests]
     batch, loras, expected = [], [], []
     for _ in range(500):
         number, kind = draw.randrange(25), draw.choice(["pcw", "pcw", "reader", "plain"])
@@ -62,7 +63,7 @@ def test_any_number_of_documents_is_right(tmp_path, lm):
             (prompt,) = random_prompts(1, seed=count, fewest=count, most=count)
             request = lm.prepare(prompt)
             reference = lm.batch([request], max_new_tokens=8)[0].token_ids
-            llm.store([request.origin.tokens])
-            for shuffled in orders(request.origin.tokens, 2):
+            llm.store([tokenise(request.prompt.parts, lm.tokenizer)])
+            for shuffled in orders(tokenise(request.prompt.parts, lm.tokenizer), 2):
                 (output,) = llm.answer([shuffled])
                 assert tokens_of(output)[: len(reference)] == reference

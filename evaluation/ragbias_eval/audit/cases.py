@@ -17,11 +17,11 @@ from ragbias.errors import DataError, ServerError
 from ragbias.frameworks.connection import Connection
 from ragbias.frameworks.remote import END
 from ragbias.generation import Generation, GenerationSettings, Request, Usage
-from ragbias.generation.preparing import build_request, find_origin
+from ragbias.generation.preparing import build_request, split_located
 from ragbias.generation.recording import RecordedRequest
 from ragbias.generation.text_orders import order_text
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method
+from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt
 
 # the blank line before the first document makes the tokens of ``segmented`` and ``none`` equal
@@ -53,20 +53,19 @@ class AuditCase:
 
     @property
     def prompt(self) -> Prompt:
-        return self.recorded.request.origin.parts
+        return self.recorded.request.prompt.parts
 
     def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
         """Return the recorded request, optionally with another document order or another method.
 
         Document ``i`` of the new order is document ``order[i]`` of the recorded request.
         """
-        lm, origin = self.recorded.lm, self.recorded.request.origin
-        if order is not None:
-            origin = origin.reordered(order)
-        origin = replace(origin, method_requested=method or origin.method_requested)
+        lm, recorded = self.recorded.lm, self.recorded.request
+        prompt = recorded.prompt if order is None else recorded.prompt.reordered(order)
+        method = method or recorded.method_requested
         if isinstance(lm, UpstreamLM):
-            return order_text(origin)
-        return build_request(lm.model, lm.tokenizer, origin, lm.backend)
+            return order_text(prompt, method)
+        return build_request(lm.model, lm.tokenizer, prompt, method, lm.backend)
 
 
 def from_questions(lm: DebiasedLM | UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
@@ -120,9 +119,9 @@ class UpstreamLM:
     def request(self, question: Question) -> Request:
         """Build the request for a question. Raise ``DataError`` if its documents cannot be located in the prompt."""
         text = INSTRUCTION + "\n\n".join(question.documents) + END + question.question
-        request = order_text(find_origin(text, None, locate(text, documents=question.documents)))
-        if request.report.n_found < len(question.documents) or request.origin.why_unsplit:
-            reason = request.origin.why_unsplit or request.report.reason
+        request = order_text(split_located(text, locate(text, documents=question.documents)), NoMethod())
+        if request.report.n_found < len(question.documents) or request.prompt.why_unsplit:
+            reason = request.prompt.why_unsplit or request.report.reason
             raise DataError(f"question {question.question!r:.60}: its documents were not found in the prompt: {reason}")
         return request
 
@@ -130,7 +129,7 @@ class UpstreamLM:
         """Send all requests concurrently. Return one answer per request."""
         bodies = []
         for request in requests:
-            system, _, question = request.origin.flat.text.rpartition(END)
+            system, _, question = request.prompt.flat.text.rpartition(END)
             messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
             limit = {"max_tokens": settings.max_new_tokens, "temperature": 0}
             bodies.append({"model": self.name, "messages": messages, **limit})

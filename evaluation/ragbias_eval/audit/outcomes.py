@@ -200,6 +200,8 @@ class _CaseRuns:
 
 def _computation_key(request: Request) -> Hashable:
     """Return a key of a request's tokens and method. Requests with equal keys run the same computation."""
+    if not request.tokens.ids:  # the model runs elsewhere
+        return request.prompt.flat.text
     method = request.method
     prompts = [candidate.tokens for candidate in request.candidates()]
     if isinstance(method, AttentionMethod) and method.invariant:  # these methods read a canonical order

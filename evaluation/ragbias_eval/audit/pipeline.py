@@ -73,7 +73,7 @@ def from_pipeline(
         candidates = {name: candidates[name]}
         if not records:
             raise RunError(f"the pipeline answered {question.question!r:.80} without a ragbias LLM; {LLM_REMEDY}")
-        suitable = [record for record in records if len(record.request.origin.tokens.documents) > 1]
+        suitable = [record for record in records if len(record.request.prompt.parts.documents) > 1]
         if suitable:
             cases.append(AuditCase(question, suitable[-1]))
         else:
@@ -81,7 +81,7 @@ def from_pipeline(
         progress(1)
     if not cases:
         requests = (record.request for record in without_documents)
-        reasons = (request.report.reason or request.origin.boundaries.reason for request in requests)
+        reasons = (request.report.reason or request.prompt.boundaries.reason for request in requests)
         reason = "; ".join(dict.fromkeys(filter(None, reasons)))
         raise RunError(
             f"no prompt of the pipeline contains two or more documents ({reason or 'none were retrieved'}); let the "

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ragbias.data.questions import Question, read_questions
 from ragbias.errors import ArgumentError, DataError, MethodError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_prompt
 from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny import world
@@ -109,11 +109,11 @@ def make_samples(lm: DebiasedLM, questions: Iterable[Question], text: PromptRend
 
 def make_sample(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
     """Tokenise a flat prompt and its answer. Raise ``MethodError`` if they exceed the model's window."""
-    origin = find_origin(text, documents, None)
-    if origin.why_unsplit:
-        raise MethodError(f"a prompt cannot be split at its documents: {origin.why_unsplit}")
-    ids = continuation_ids(lm.tokenizer, origin.parts.suffix, answer)
-    prompt = tokenise(origin.parts, lm.tokenizer)
+    split = split_prompt(text, documents)
+    if split.why_unsplit:
+        raise MethodError(f"a prompt cannot be split at its documents: {split.why_unsplit}")
+    ids = continuation_ids(lm.tokenizer, split.parts.suffix, answer)
+    prompt = tokenise(split.parts, lm.tokenizer)
     length = len(prompt.ids) + len(ids)
     if length > lm.window:
         raise MethodError(

@@ -98,7 +98,7 @@ def audit(
             terminal.console.print(f"Model: {lm.name} ({pipeline or upstream})")  # printed above the progress bar
     if len(distinct) < len(listed):
         terminal.console.print(f"{len(listed) - len(distinct)} repeated questions left out")
-    as_is = cases[0].recorded.request.origin.method_requested
+    as_is = cases[0].recorded.request.method_requested
     label = as_is.name if as_is.name == "none" else f"as is: {as_is.name}"
     compared = {label: as_is} | {name: method for name, method in chosen.items() if method != as_is}
     costs = {}

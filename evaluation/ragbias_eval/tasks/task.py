@@ -175,7 +175,7 @@ def score_gold(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldSc
     begin = time.perf_counter()
     prompt = task.prompt(lm, case)
     request = lm.prepare(prompt, documents=case.documents, method=method)
-    before = request.origin.parts.suffix or prompt
+    before = request.prompt.parts.suffix or prompt
     targets = [continuation_ids(lm.tokenizer, before, text) for text in task.continuations(prompt, case)]
     lengths = [len(candidate.tokens.ids) for candidate in request.candidates()]
     check_length(max(lengths), lm.window, max(map(len, targets)))

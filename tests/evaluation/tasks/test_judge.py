@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ragbias.errors import ChatTemplateError, DataError, RunError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_prompt
 from ragbias.methods import CanonicalOrder, NoMethod, PermutationVote, Pine, Segmented
 from ragbias_eval.tasks import Judge, make_task
 from ragbias_eval.tasks import judge as judging
@@ -72,7 +72,7 @@ def test_letters_by_position_make_the_prompt_of_the_benchmark(data):
 
 def test_both_orders_are_the_same_set_of_segments(data):
     first, second, *_ = cases(data)
-    one, other = (find_origin(case.text + judging.CUE, case.documents, None).parts for case in (first, second))
+    one, other = (split_prompt(case.text + judging.CUE, case.documents).parts for case in (first, second))
     assert one.documents == other.documents[::-1]
     assert (one.prefix, one.suffix) == (other.prefix, other.suffix)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ragbias.errors import DataError, RunError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_prompt
 from ragbias_eval.tasks import KVRetrieval
 from ragbias_eval.tasks.task import Case
 
@@ -85,8 +85,8 @@ def test_a_position_after_the_last_pair_is_refused(data):
 
 def test_pairs_are_segments_and_the_split_adds_one_separator(data):
     case, _ = cases(data)
-    origin = find_origin(case.text, case.documents, None)
-    prompt, reason = origin.parts, origin.why_unsplit
+    split = split_prompt(case.text, case.documents)
+    prompt, reason = split.parts, split.why_unsplit
     assert not reason
     assert prompt.documents == tuple(",\n " + document for document in case.documents)
     assert prompt.text == case.text.replace("{", "{,\n ")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ragbias.errors import DataError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_prompt
 from ragbias_eval.tasks import LongBench
 from ragbias_eval.tasks.task import Case
 
@@ -114,8 +114,8 @@ def test_a_line_of_another_format_is_named(write, change, message):
 def test_each_passage_is_a_segment(data):
     for indices in (True, False):
         case, _ = cases(data, indices=indices)
-        origin = find_origin(case.text, case.documents, None)
-        prompt, reason = origin.parts, origin.why_unsplit
+        split = split_prompt(case.text, case.documents)
+        prompt, reason = split.parts, split.why_unsplit
         assert not reason
         assert prompt.text == case.text
         assert [document.strip() for document in prompt.documents] == list(case.documents)

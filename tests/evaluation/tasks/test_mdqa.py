@@ -7,7 +7,7 @@ import pytest
 
 from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_prompt
 from ragbias.methods import Pine
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 from ragbias_eval.tasks import MultiDocumentQA
@@ -224,8 +224,8 @@ def test_a_position_beyond_the_documents_is_refused(oracle):
 def test_each_header_belongs_to_its_documents_segment(oracle):
     for indices in (True, False):
         (case,) = cases(oracle, documents=(5,), positions=(2,), limit=1, indices=indices)
-        origin = find_origin(case.text, case.documents, None)
-        prompt, reason = origin.parts, origin.why_unsplit
+        split = split_prompt(case.text, case.documents)
+        prompt, reason = split.parts, split.why_unsplit
         assert not reason
         assert prompt.documents == tuple(document + "\n" for document in case.documents)
         assert prompt.suffix == "\nQuestion: Who founded Falcon Station?\nAnswer:"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ragbias.errors import DataError, RunError
-from ragbias.generation.preparing import find_origin
+from ragbias.generation.preparing import split_prompt
 from ragbias_eval.tasks import MuSiQue, make_task
 from ragbias_eval.tasks.task import Case
 
@@ -57,8 +57,8 @@ def test_orders_shuffle_passages_and_the_limit_counts_questions(data):
 
 def test_documents_are_found_in_the_prompt_in_every_order(data, tiny):
     task = MuSiQue(data=(data,), orders=3)
-    origins = [find_origin(task.prompt(tiny, case), case.documents, None) for case in task.cases()]
-    found = {frozenset(origin.parts.documents) for origin in origins}
+    splits = [split_prompt(task.prompt(tiny, case), case.documents) for case in task.cases()]
+    found = {frozenset(split.parts.documents) for split in splits}
     assert len(found) == 1
 
 
