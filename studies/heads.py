@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.binding.hooks import attach
+from ragbias.binding.binding import Binding
+from ragbias.binding.hooks import attached
 from ragbias.lm import DebiasedLM
 from ragbias.methods import MsPoE, SequenceCall
 from ragbias.methods.attention_sorting import DocumentAttention
@@ -100,7 +101,7 @@ class LastToken(DocumentAttention):
 def token_weights(lm: DebiasedLM, tokens: TokenisedPrompt) -> Tensor:
     """Measure the attention weights of the last token, float32 ``[n_layers, H, T]``."""
     reader = LastToken()
-    with attach(lm.model, reader, [tokens.spans], private=True, backend=lm.backend):
+    with attached(Binding(lm.model, reader, [tokens.spans], private=True, backend=lm.backend)):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
     return reader.weights[0]
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragbias.binding.hooks import attach
+from ragbias.binding.binding import Binding
+from ragbias.binding.hooks import attached
 from ragbias.data.questions import Question
 from ragbias.data.retrieval import stock_prompt
 from ragbias.errors import DataError, MethodError
@@ -127,7 +128,7 @@ def attention_by_head(lm: DebiasedLM, tokens: TokenisedPrompt, method: Method, n
         float32 ``[n_layers, H, n + 3]``, the documents in the order of ``tokens``.
     """
     watched = AttentionProbe(method if isinstance(method, AttentionMethod) else PlainAttention(), norms)
-    with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
+    with attached(Binding(lm.model, watched, [tokens.spans], private=True, backend=lm.backend)):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
     order = watched.document_order(tokens.documents)  # the model's order of the documents
     columns = sorted(range(len(order)), key=order.__getitem__)

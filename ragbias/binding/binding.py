@@ -53,8 +53,8 @@ def binding_of(decoder: nn.Module) -> PlainBinding | None:
 
 
 @contextmanager
-def activate(binding: PlainBinding) -> Iterator[None]:
-    """Activate the binding in this thread or task until the context ends.
+def open_binding(binding: PlainBinding) -> Iterator[None]:
+    """Make the binding the innermost one of this thread or task until the context ends.
 
     The context may end in another thread or task, for example if a generator is closed there.
     """

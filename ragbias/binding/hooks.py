@@ -15,7 +15,7 @@ import copy
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -33,7 +33,7 @@ from ragbias.binding.architectures import (
     head_dim,
     kv_cache_of,
 )
-from ragbias.binding.binding import Binding, PlainBinding, activate, active_binding_of, binding_of
+from ragbias.binding.binding import Binding, PlainBinding, active_binding_of, binding_of, open_binding
 from ragbias.errors import MethodError, NoDocumentsError, UnsupportedModelError
 from ragbias.methods import AttentionMethod, Method, get
 from ragbias.prompt import Span, check_spans
@@ -64,15 +64,18 @@ def copy_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
     return copied
 
 
-def attach(
+def create_binding(
     model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
-) -> AbstractContextManager[None]:
-    """Like ``debias``, but the caller has already checked the spans. For ``private``, see ``Binding``."""
+) -> PlainBinding:
+    """Create the binding of a method. Raise an error if the method does not act inside the model, or needs spans.
+
+    The caller has already checked the spans. For ``private``, see ``Binding``.
+    """
     if method.is_plain:
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
         decoder: nn.Module = model.get_decoder()
-        return activate(PlainBinding(decoder, set(decoder.modules())))
+        return PlainBinding(decoder, set(decoder.modules()))
     if not isinstance(method, AttentionMethod):
         raise MethodError(
             f"{method.name} acts on whole prompts, not inside the model; "
@@ -82,7 +85,7 @@ def attach(
         raise NoDocumentsError(
             f"{method.name} needs to know which tokens are documents; pass spans=[(begin, end), ...] in tokens"
         )
-    return hooked(Binding(model, method, spans, private, backend))
+    return Binding(model, method, spans, private, backend)
 
 
 @contextmanager
@@ -121,7 +124,7 @@ def debias(
         raise MethodError(
             f"{resolved.name} with a reader runs in two phases; use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )
-    with attach(model, resolved, _spans_by_sequence(spans), backend=backend):
+    with attached(create_binding(model, resolved, _spans_by_sequence(spans), backend=backend)):
         yield model
 
 
@@ -147,11 +150,12 @@ class Hook:
 
 
 @contextmanager
-def hooked(binding: Binding) -> Iterator[None]:
-    """Hook the decoder and the method's layers in this context. Remove the hooks at its end, even after an error."""
+def attached(binding: PlainBinding) -> Iterator[None]:
+    """Open a binding, and hook the decoder and the method's layers. Remove the hooks at the end of the context."""
     try:
-        with activate(binding):
-            _add_hooks(binding)
+        with open_binding(binding):
+            if isinstance(binding, Binding):
+                _add_hooks(binding)
             yield
     finally:
         remove_unused_hooks(binding.decoder)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 from ragbias.binding.architectures import KV_CACHE, window_of
 from ragbias.cache import DocumentCache
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
-from ragbias.generation.attaching import attached_model
+from ragbias.generation.attaching import attached_batch
 from ragbias.generation.decoding import (
     StoppingWatch,
     TokenLogprobs,
@@ -69,7 +69,7 @@ class Answering:
         events = [[event for event in (self.cancelled, request.cancelled) if event] for request in requests]
         watch = StoppingWatch(width, decode, settings.stop, eos, events, self.on_text)
         recorder = TokenLogprobs() if settings.logprobs else None
-        with attached_model(self.model, method, prompts, spans, self.backend, self.cache, self.cancelled) as start:
+        with attached_batch(self.model, method, prompts, spans, self.backend, self.cache, self.cancelled) as start:
             likelihoods = suffix_likelihoods(self.model, method, prompts, start.cache)
             chain = processors(settings, method, recorder, len(prompts), ids.device, likelihoods)
             output: Tensor = self.model.generate(  # type: ignore[operator]

@@ -28,8 +28,8 @@ from ragbias.binding.architectures import (
     has_fixed_encodings,
     head_dim,
 )
-from ragbias.binding.binding import Binding
-from ragbias.binding.hooks import attach, backend_of, hooked
+from ragbias.binding.binding import Binding, PlainBinding
+from ragbias.binding.hooks import attached, backend_of, create_binding
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of, key_of
 from ragbias.cache.stores import States
@@ -57,7 +57,7 @@ class PreparedCache(NamedTuple):
 
 
 @contextmanager
-def attached_model(
+def attached_batch(
     model: PreTrainedModel,
     method: Method,
     prompts: Sequence[TokenisedPrompt],
@@ -76,7 +76,12 @@ def attached_model(
     after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # without documents, no reader acts
     reader = nullcontext() if lora is None else apply_reader(model, lora, after)
     with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
-        if not computes_documents_separately(model, method, prompts):
+        binding: PlainBinding
+        filled, reused = None, [0] * len(prompts)
+        if computes_documents_separately(model, method, prompts):
+            states = DocumentStates(model, backend, cache, cancelled)
+            binding, filled, reused = start_from_states(model, method, prompts, states, backend, lora)
+        else:
             if cache is not None and method.reusable_documents:
                 cache.warn_unused(
                     method.name,
@@ -84,12 +89,8 @@ def attached_model(
                     "its documents",
                 )
             rule = NoMethod() if isinstance(method, JointMethod) else method
-            with attach(model, rule, spans, private=True, backend=backend), reader:
-                yield PreparedCache(None, [0] * len(prompts))
-            return
-        states = DocumentStates(model, backend, cache, cancelled)
-        binding, filled, reused = start_from_states(model, method, prompts, states, backend, lora)
-        with hooked(binding), reader:
+            binding = create_binding(model, rule, spans, private=True, backend=backend)
+        with attached(binding), reader:
             yield PreparedCache(filled, reused)
 
 
@@ -226,7 +227,7 @@ def run_tokens(binding: Binding, cache: DynamicCache, layout: SequenceLayout, to
     """Run tokens of one sequence after its cached tokens, and add them to the cache."""
     if cache.get_seq_length():
         binding.resume(cache, [layout])
-    with hooked(binding):
+    with attached(binding):
         ids = torch.tensor([tokens], device=binding.model.device)
         binding.model(ids, use_cache=True, logits_to_keep=1, **{KV_CACHE: cache})
 
@@ -241,7 +242,7 @@ def compute_jointly(
     """
     binding, cache = Binding(model, method, [documents], private=True), DynamicCache()
     tokens = torch.tensor([[*ids, ids[-1]]], device=model.device)  # a token must follow the documents
-    with memory_errors([len(ids)], model.device), hooked(binding):
+    with memory_errors([len(ids)], model.device), attached(binding):
         model(tokens, use_cache=True, logits_to_keep=1, **{KV_CACHE: cache})
     return [copy_states(cache, begin, end) for begin, end in parts]
 

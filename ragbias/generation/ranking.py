@@ -15,7 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias import methods
 from ragbias.binding.architectures import window_of
-from ragbias.binding.hooks import attach
+from ragbias.binding.binding import Binding
+from ragbias.binding.hooks import attached
 from ragbias.checks import check_each_once, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanError, WrongTypeError
@@ -87,7 +88,8 @@ class ModelAttention:
     @torch.no_grad()
     def _run(self, observer: methods.AttentionMethod, ids: Sequence[int], spans: list[Span]) -> None:
         check_not_cancelled(self.cancelled)
-        with memory_errors([len(ids)], self.model.device), attach(self.model, observer, [spans], private=True):
+        binding = Binding(self.model, observer, [spans], private=True)
+        with memory_errors([len(ids)], self.model.device), attached(binding):
             self.model(torch.tensor([list(ids)], device=self.model.device), use_cache=False, logits_to_keep=1)
 
 

@@ -15,7 +15,7 @@ from ragbias.binding.architectures import KV_CACHE
 from ragbias.binding.hooks import copy_cache
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
-from ragbias.generation.attaching import attached_model
+from ragbias.generation.attaching import attached_batch
 from ragbias.generation.decoding import RequireFinite, suffix_likelihoods
 from ragbias.generation.request import Request
 from ragbias.methods import JointMethod, Method, NoMethod, VotingMethod
@@ -110,7 +110,7 @@ def _logits(
 
     The log-likelihood is float32 ``[1]``, or None if the method does not need it.
     """
-    with attached_model(model, method, [tokens], [tokens.spans], backend, cache) as start:
+    with attached_batch(model, method, [tokens], [tokens.spans], backend, cache) as start:
         likelihood = suffix_likelihoods(model, method, [tokens], start.cache)
         first, filled = prefill(model, tokens.ids, start.cache)
         last = len(targets) - 1

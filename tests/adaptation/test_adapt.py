@@ -13,7 +13,7 @@ from ragbias import DebiasedLM, DocumentCache, Prompt, adapt
 from ragbias.adaptation import AdaptSettings
 from ragbias.adaptation.training import Reader, student_logits
 from ragbias.errors import DataError, MethodError, ReaderError, UnsupportedReaderWarning
-from ragbias.generation.attaching import attached_model
+from ragbias.generation.attaching import attached_batch
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
 from ragbias.readers import Lora
@@ -158,7 +158,7 @@ def test_training_in_two_passes_equals_one_pass(family, method):
     prompt, target = TokenisedPrompt([3, 4], [[5, 6], [7, 8, 9]], [10, 11, 12]), [13, 14]
     twice = student_logits(SimpleNamespace(model=model), get(method), reader.lora, prompt, target, DocumentCache())
     ids = torch.tensor([[*prompt.ids, *target[:-1]]])
-    with attached_model(model, get(method), [prompt], [prompt.spans], "torch", lora=reader.lora):
+    with attached_batch(model, get(method), [prompt], [prompt.spans], "torch", lora=reader.lora):
         once = model(ids, logits_to_keep=len(target)).logits[0]
     torch.testing.assert_close(twice, once, rtol=1e-3, atol=1e-4)
     assert twice.requires_grad

@@ -5,7 +5,7 @@ import json
 import pytest
 from transformers import AutoConfig
 
-from ragbias.generation.attaching import attached_model
+from ragbias.generation.attaching import attached_batch
 from studies import cached_speed
 from studies.arithmetic import ModelShape, PromptLengths, plain_prefill, shape_of
 from studies.cached_speed import cached_prefill, main
@@ -55,9 +55,9 @@ def test_a_random_reader_is_timed_with_the_method_only(config, tmp_path, capsys,
 
     def recorded(model, method, *arguments, lora, **named):
         used.append((method.name, lora and next(iter(lora.weights.values()))[0].shape[0]))
-        return attached_model(model, method, *arguments, lora=lora, **named)
+        return attached_batch(model, method, *arguments, lora=lora, **named)
 
-    monkeypatch.setattr(cached_speed, "attached_model", recorded)
+    monkeypatch.setattr(cached_speed, "attached_batch", recorded)
     out = tmp_path / "cached.json"
     sizes = ("--documents", "2", "--tokens", "4", "--prefixes", "5", "--methods", "pcw", "--reader-rank", "2")
     main(["--model", config, *sizes, *QUICK, "--json", str(out)])

@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 import ragbias
 from ragbias.binding.architectures import KV_CACHE
 from ragbias.binding.binding import Binding
-from ragbias.binding.hooks import attach, hooked
+from ragbias.binding.hooks import attached, create_binding
 from ragbias.generation.decoding import padded
 from ragbias.generation.scoring import prefill
 from ragbias.lm import DebiasedLM
@@ -137,7 +137,7 @@ def measure_losses(model: PreTrainedModel, sample: Sample, methods: Sequence[Cha
     ids = torch.tensor([[last, *sample.answer[:-1]]], device=model.device)
     answer = torch.tensor(sample.answer, device=model.device)
     recorded = _RecordedCalls()
-    with attach(model, recorded, [], private=True):
+    with attached(Binding(model, recorded, [], private=True)):
         prefill(model, before)
         return [float(cross_entropy(_compute_logits(model, recorded.calls, ids, method), answer)) for method in methods]
 
@@ -152,12 +152,9 @@ def _compute_logits(
         if isinstance(method, ChannelScaling) and call.layer in method.layer_indices(call.n_layers):
             keys = call.rotate(call.project("key", method.key_input(call.hidden, call.layer)))
         cache.update(keys, call.value, call.layer)
-    if isinstance(method, NoMethod):
-        context = attach(model, method, [], private=True)
-    else:
-        binding = Binding(model, method, [], private=True)
+    binding = create_binding(model, method, [], private=True)
+    if isinstance(binding, Binding):
         binding.resume(cache, [SequenceLayout(0, int(cache.get_seq_length()), (), ())])
-        context = hooked(binding)
-    with context:
+    with attached(binding):
         logits: Tensor = model(ids, use_cache=True, **{KV_CACHE: cache}).logits[0]
     return logits.float()
