@@ -107,7 +107,7 @@ class FlatText(NamedTuple):
 
     Attributes:
         text: the original prompt, or the prompt without numbers if they were removed.
-        spans: ``(begin, end)`` of each document in characters.
+        spans: ascending ``(begin, end)`` of each document in characters.
         lead: a separator that ``Prompt.from_text`` added before the first document. ``text`` does not include it.
     """
 
@@ -213,13 +213,14 @@ def _tokenise_prefix(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[in
     return [bos, *ids] if _adds_bos(tokenizer) and ids[:1] != [bos] else ids
 
 
-def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
+def tokenise_whole(flat: FlatText, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
     """Tokenise a text in one piece, as transformers' pipelines do, but with at most one BOS token.
 
-    ``spans`` are ascending ``(begin, end)`` of the documents in characters. The text between two documents belongs to
-    the first one. A token across two documents belongs to the second one. A token across a document and other text
-    belongs to the document. If ``shield_documents`` marked the text, its parts are tokenised separately.
+    The text between two documents belongs to the first one. A token across two documents belongs to the second one. A
+    token across a document and other text belongs to the document. If ``shield_documents`` marked the text, its parts
+    are tokenised separately.
     """
+    text, spans = flat.text, flat.spans
     if is_shielded(text, tokenizer):
         borders = [*(begin for begin, _ in spans), *(end for _, end in spans[-1:])] or [len(text)]
         segments = [encode(text[begin:end], tokenizer) for begin, end in itertools.pairwise(borders)]

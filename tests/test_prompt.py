@@ -14,7 +14,7 @@ from ragbias.errors import (
     WrongTypeError,
 )
 from ragbias.generation.preparing import split_prompt
-from ragbias.prompt import tokenise, tokenise_whole
+from ragbias.prompt import FlatText, tokenise, tokenise_whole
 
 TEXTS = ["alpha beta", "gamma\n\ndelta", "epsilon"]
 TEMPLATES = [
@@ -163,11 +163,11 @@ def test_a_whole_text_keeps_its_tokens_each_in_one_part():
     tokenizer = DebiasedLM.from_pretrained("tiny").tokenizer
     text, spans = "Context: The gate is red. The wall is tall which?", [(9, 25), (26, 42)]
     for prompt, moved in ((text, 0), ("<s>" + text, 3)):
-        whole = tokenise_whole(prompt, [(begin + moved, end + moved) for begin, end in spans], tokenizer)
+        whole = tokenise_whole(FlatText(prompt, [(begin + moved, end + moved) for begin, end in spans]), tokenizer)
         assert whole.ids == tokenizer(text)["input_ids"]
         assert [tokenizer.decode(ids) for ids in whole.documents] == ["The gate is red. ", "The wall is tall "]
         assert tokenizer.decode(whole.suffix) == "which?"
-    assert tokenise_whole(text, [], tokenizer).ids == whole.ids
+    assert tokenise_whole(FlatText(text, []), tokenizer).ids == whole.ids
 
 
 @pytest.mark.parametrize("order", [[0, 0], [0], [1, 2], 1])

@@ -18,7 +18,7 @@ from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
 from ragbias.generation.preparing import create_report, reason_for_plain, split_located
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, NoMethod, format_method
+from ragbias.methods import Method, format_method
 
 END = "<|im_end|>"  # separates messages in ``chat_text``, so that no document extends beyond a message
 MESSAGE = "<|im_start|>{role}\n{content}" + END + "\n"
@@ -115,7 +115,7 @@ class RemoteLM:
         """Return a request for this prompt, with a report of its documents."""
         split, method = split_located(prompt, boundaries), method or self.method
         why_plain = reason_for_plain(method, split, split.parts)
-        report = create_report(split.boundaries, method, NoMethod() if why_plain else method, why_plain)
+        report = create_report(split.boundaries, method, why_plain)
         return RemoteRequest(split, method, why_plain, method, report, text=prompt)
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:

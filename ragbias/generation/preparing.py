@@ -136,7 +136,7 @@ def build_request(
 
     Some methods run the model in these steps.
     """
-    parts, plain = tokenise(prompt.parts, tokenizer), tokenise_whole(prompt.flat.text, prompt.flat.spans, tokenizer)
+    parts, plain = tokenise(prompt.parts, tokenizer), tokenise_whole(prompt.flat, tokenizer)
     why_plain = reason_for_plain(requested, prompt, parts)
     ran, why_not_ran = NoMethod() if why_plain else requested, why_plain
     tokens = parts if ran.needs_documents else plain
@@ -145,8 +145,7 @@ def build_request(
     if isinstance(ran, ReorderingMethod):
         attention = model_attention(model, tokenizer, parts, prompt.parts.suffix, cancelled)
         order = ranking_of(ran, parts.documents, attention).order
-        flat = prompt.reordered(order).flat
-        tokens, plain = parts.reordered(order), tokenise_whole(flat.text, flat.spans, tokenizer)
+        tokens, plain = parts.reordered(order), tokenise_whole(prompt.reordered(order).flat, tokenizer)
     if isinstance(ran, AttentionMethod) and ran.selective:
         always: AttentionMethod = replace(cast(Any, ran), selective=False)
         ran, why_not_ran = _choose_more_confident(model, always, plain, tokens, backend, cancelled)
@@ -154,7 +153,6 @@ def build_request(
     report = create_report(
         prompt.boundaries,
         requested,
-        ran,
         why_not_ran,
         spans=tuple(tokens.spans),
         backend=backend_of(model, backend) if isinstance(ran, AttentionMethod) else "",
@@ -203,7 +201,6 @@ def _choose_more_confident(
 def create_report(
     boundaries: Boundaries,
     requested: Method,
-    ran: Method,
     why_plain: str,
     *,
     spans: tuple[Span, ...] = (),
@@ -211,10 +208,8 @@ def create_report(
     order: tuple[int, ...] = (),
     segmentation_changed: bool = False,
 ) -> Report:
-    """Create the report of a request. ``ran`` is the method that runs.
-
-    ``why_plain`` is the reason why the plain model replaces the requested method; empty if it does not.
-    """
+    """Create the report of a request. ``why_plain`` says why the plain model runs instead of the requested method."""
+    ran = NoMethod() if why_plain else requested
     missed = boundaries.reason if requested.needs_documents or boundaries.n_expected else ""
     return Report(
         method_requested=requested.name,

@@ -39,10 +39,9 @@ def check_orders_text(method: Method) -> None:
 def order_text(prompt: SplitPrompt, method: Method) -> Request:
     """Return a request with the documents in the method's order. Raise ``MethodError`` if the method needs a model."""
     why_plain, order = reason_for_plain(method, prompt, prompt.parts), tuple[int, ...]()
-    ran = NoMethod() if why_plain else method
-    if isinstance(ran, ReorderingMethod):
+    if isinstance(method, ReorderingMethod) and not why_plain:
         documents = [list(document.encode()) for document in prompt.parts.documents]  # sorted by bytes, not by tokens
-        order = ran.rank(documents, _NoModel(ran)).order
+        order = method.rank(documents, _NoModel(method)).order
         prompt = prompt.reordered(order)
-    report = create_report(prompt.boundaries, method, ran, why_plain, order=order)
+    report = create_report(prompt.boundaries, method, why_plain, order=order)
     return Request(prompt, method, why_plain, method, report)
