@@ -52,7 +52,7 @@ EXPLICIT = {"documents", "segmenter"}  # all documents of these sources must occ
 
 
 @dataclass(frozen=True)
-class Call:
+class CallArguments:
     """Arguments of a call, merged with the model's fields."""
 
     documents: tuple[str, ...] | None
@@ -258,11 +258,11 @@ class FrameworkModel(BaseModel):
     _missing: MissingDocuments = PrivateAttr()
     _owner: Owner = PrivateAttr(default_factory=Owner)
 
-    def merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> Call:
+    def merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> CallArguments:
         """Merge the arguments of a call with the model's fields. Arguments take precedence."""
         merged = {"method": self.method, **self._call_defaults(), **arguments}
         documents, method = merged.pop("documents", None), methods.get(merged.pop("method"), model_name)
-        return Call(documents, method, GenerationSettings.from_arguments(merged, batch_size))
+        return CallArguments(documents, method, GenerationSettings.from_arguments(merged, batch_size))
 
     def _call_defaults(self) -> dict[str, Any]:
         owners = (self, self.options)
@@ -271,7 +271,7 @@ class FrameworkModel(BaseModel):
     def prepare_call(
         self,
         prompt: str,
-        call: Call,
+        call: CallArguments,
         located: LocatedDocuments,
         form: AnswerFormat | None = None,
         messages: Sequence[dict[str, Any]] | None = None,

@@ -43,7 +43,7 @@ from ragbias.checks import check_text
 from ragbias.errors import ArgumentError, UnsupportedToolsError
 from ragbias.frameworks import (
     AnswerFormat,
-    Call,
+    CallArguments,
     FrameworkModel,
     LastReports,
     PreparedCall,
@@ -305,7 +305,9 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         call = self.merge_arguments(self._convert_arguments(arguments, has_blocks), self.lm.name)
         return self._prepare_messages(messages, call, replace(form, parallel=parallel))
 
-    def _prepare_messages(self, messages: Sequence[ChatMessage], call: Call, form: AnswerFormat) -> PreparedCall:
+    def _prepare_messages(
+        self, messages: Sequence[ChatMessage], call: CallArguments, form: AnswerFormat
+    ) -> PreparedCall:
         """Render a conversation and locate its documents now. Retrievals may be gone when a stream is read."""
         if self._uses_chat_template:
             turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
