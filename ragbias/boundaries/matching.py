@@ -207,10 +207,7 @@ def have_same_ends(text: str, spans: Sequence[CharSpan]) -> bool:
 
 
 def is_block(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` consists of whole lines, or is the complete text between two quotation marks.
-
-    A label, tag, bullet or number may precede it in its line.
-    """
+    """Whether ``text[begin:end]`` fills lines or a quotation. A label, tag, bullet or number may precede it."""
     line = text[text.rfind("\n", 0, begin) + 1 : begin]
     is_begin = is_separator(line) or line[-1] in "\"'" or LABEL_OR_TAG.search(line) is not None
     return is_begin and ends_block(text, end)

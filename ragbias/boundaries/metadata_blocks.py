@@ -42,11 +42,7 @@ Part = str | frozenset[str]  # constant text, or the fields that may have printe
 
 @dataclass(frozen=True)
 class _Value:
-    """A metadata value in a gap between two documents.
-
-    ``left`` contains the names of the fields with this value in the document before the gap, and ``right`` contains
-    those in the document after it.
-    """
+    """A metadata value in a gap, and the fields with this value in the documents before (left) and after (right)."""
 
     begin: int
     end: int

@@ -224,10 +224,7 @@ class _Regions:
         return [candidate for candidate in series if candidate.document != self.edge]
 
     def begin_lines(self, series: Series) -> bool:
-        """Whether the numbers begin their lines, perhaps after a bracket.
-
-        A number in a footer does not begin its line if the text of the document ends in the same line.
-        """
+        """Whether the numbers begin their lines, perhaps after a bracket. The edge region does not count."""
         inner = self.without_edge(series)
         if self.edge and not all("\n" in self.lead(candidate) for candidate in inner):
             return False

@@ -52,11 +52,7 @@ class PromptText(NamedTuple):
 
 
 class Upstream:
-    """The server behind the proxy.
-
-    Requests to this server contain ``upstream.key``. If it is empty, they contain the client's key, but only if the
-    proxy itself needs no key.
-    """
+    """The server behind the proxy. It gets ``upstream.key``, or the client's key if the proxy needs no keys."""
 
     def __init__(self, upstream: UpstreamModel, settings: ProxySettings) -> None:
         self._key, self._keep_clients_key = upstream.key, not settings.api_key

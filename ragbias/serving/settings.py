@@ -46,10 +46,7 @@ class ProxySettings(ServerSettings):
 
 @dataclass(frozen=True)
 class UpstreamModel:
-    """The upstream server of a proxy, and the model of this server.
-
-    Only a proxy that reuses documents in the server needs the model.
-    """
+    """The upstream server of a proxy. Only a proxy that reuses documents in this server needs ``model``."""
 
     url: str = field(repr=False)  # may contain a password
     method: str  # of requests that name none
