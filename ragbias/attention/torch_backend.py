@@ -153,7 +153,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
             weights = torch.softmax(weights, -1, out=weights)
             parts.append((weights.sum(1, keepdim=True) if total else weights) @ of_segment)
         masses.append(sum(parts[1:], parts[0]) if total else torch.cat(parts, dim=1))
-    return torch.cat(masses)
+    return torch.cat(masses).float()  # autocast changes the dtype of products
 
 
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:

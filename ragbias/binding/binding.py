@@ -282,16 +282,16 @@ class Binding(PlainBinding):
             layouts=session.layouts,
             scorings=[Scoring(encoding, scale, softcap, window, self.backend) for encoding in encodings],
             memory_of=lambda index: session.memory.setdefault((layer, index), {}),
-            project=partial(self._project, module, query.device),
+            project=partial(self._project, module, query),
             rotate=partial(self._rotate, rotation if getattr(module, "use_rope", True) else None),
             plain=plain,
         )
         return self.method.attention(call)
 
-    def _project(self, module: nn.Module, device: torch.device, of: Literal["query", "key"], hidden: Tensor) -> Tensor:
+    def _project(self, module: nn.Module, like: Tensor, of: Literal["query", "key"], hidden: Tensor) -> Tensor:
         """Project hidden states to unrotated queries or keys ``[batch, heads, T, d]``, as in the plain model."""
         with self.unchanged_inputs():
-            return self.architecture.project(module, hidden.to(device), of)
+            return self.architecture.project(module, hidden.to(like.device), of).to(like.dtype)
 
     def _rotate(self, rotation: Rotation, x: Tensor) -> Tensor:
         if rotation is None:  # the layer has no position encoding

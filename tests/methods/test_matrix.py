@@ -137,6 +137,14 @@ def pair(request, models):
     return Pair(models[family], ENTRIES[name], generated(models[family], ENTRIES[name].method, *SEGMENTS.plain))
 
 
+@pytest.mark.parametrize("name", ENTRIES)
+def test_methods_run_under_autocast(models, name):
+    ids, spans = SEGMENTS.plain
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16)
+    with autocast, torch.no_grad(), ragbias.debias(models["llama"], ENTRIES[name].method, spans):
+        assert models["llama"](ids).logits.isfinite().all()
+
+
 def test_only_neutral_parameters_give_the_plain_model(pair):
     model, (method, neutral, _) = pair.model, pair.entry
     ids, spans = SEGMENTS.plain
