@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from textwrap import shorten
 from typing import Any, NamedTuple, TypeAlias
 
 from rich.console import Console
@@ -69,7 +68,9 @@ class AuditReport(NamedTuple):
         text = [define_flip(self.audit), LEGEND, PREFERENCE_LEGEND]
         sections = [Section(grids=build_tables(self.audit, self.costs), text=text)]
         if self.flipped:
-            sections.append(Section(f"{len(self.flipped)} questions flip", notes=self.flipped[:HTML_EXAMPLES]))
+            examples = self.flipped[:HTML_EXAMPLES]
+            title = f"{len(examples)} of {len(self.flipped)} questions that flip; --json writes all answers"
+            sections.append(Section(title, notes=examples))
         values = [[name, str(value)] for name, value in self.settings.items()]
         sections.append(Section("Settings", grids=[Grid("", ["setting", "value"], values)]))
         title = f"{self.settings['model']}: does the order of the documents matter?"
@@ -127,6 +128,11 @@ def format_percent(interval: Interval) -> str:
     return f"{interval.estimate:.0%} [{low:.0f}, {high:.0f}]"
 
 
+def _shorten(text: str, most: int = 60) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
 def describe_flips(audit: Audit, questions: Sequence[Question]) -> list[str]:
     """Return a line with two answers for each question that flips. Flips of the first method come first."""
     lines: list[tuple[bool, str]] = []
@@ -140,7 +146,7 @@ def describe_flips(audit: Audit, questions: Sequence[Question]) -> list[str]:
             different = [pair for pair in zip(names, others, strict=True) if answers_differ(compared, (first, pair[1]))]
             if different:
                 ((order, other), *_) = different
-                text, one, two = (shorten(text, 60, placeholder=" ...") for text in (question.question, first, other))
+                text, one, two = map(_shorten, (question.question, first, other))
                 lines.append((label != audit.unchanged_label, f"{text}: as retrieved {one!r}, {order} {two!r}"))
                 break
     return [line for _, line in sorted(lines, key=lambda entry: entry[0])]

@@ -30,11 +30,10 @@ OTHER_FIGURES = {  # heading and format by measure and name
     ACCURACY: {"flip_rate": ("flips", ".0%"), "noise_floor": ("noise", ".0%")},
     LOGPROB: {"spread": ("spread", ".2f"), "kl": ("KL", ".2f"), "agreement": ("agree", ".0%")},
 }
-INTERVAL_COLUMNS = ("worst", f"mean - {REFERENCE}")  # columns of the first table in the terminal
-ESTIMATE_COLUMNS = (  # columns of the second; those that only the HTML page shows follow from the others
-    "mean", "gap", "flips", "noise", "spread", "KL", "agree", "order", "prefill", "no verdict", "swap-consistent",
-    "prefers first",
-)  # fmt: skip
+# columns of the tables in a terminal; those that only the HTML page shows follow from them
+INTERVAL_COLUMNS = ("worst", f"mean - {REFERENCE}")
+ESTIMATE_COLUMNS = ("mean", "gap", "flips", "noise", "spread", "KL", "agree", "order", "prefill")
+JUDGE_COLUMNS = ("no verdict", "swap-consistent", "prefers first")
 ORDER_LEGEND = (
     "agreement (Kendall's tau) between the orders in which a method presents the same documents for different input "
     "orders: 1 always the same, 0 unrelated, -1 reversed. For the plain model (none), these are the input orders."
@@ -155,18 +154,18 @@ def _format_cells(result: Mapping[str, Any], label: str, measure: str) -> dict[s
 
 
 def as_tables(result: Mapping[str, Any]) -> Iterator[Group]:
-    """Yield, for each measure, two tables for a terminal: figures with intervals, then other figures."""
+    """Yield narrow tables for each measure: figures with intervals, then others, then those of a judge."""
     for grid in build_grids(result):
-        intervals, estimates = (
-            [index for index, name in enumerate(grid.head) if name in names]
-            for names in (INTERVAL_COLUMNS, ESTIMATE_COLUMNS)
-        )
-        first = make_table("", "method", *(grid.head[index] for index in intervals))
-        second = make_table("", "method", *(grid.head[index] for index in estimates))
-        for row in grid.rows:
-            first.add_row(Text(row[0]), *(row[index] for index in intervals))
-            second.add_row(Text(row[0]), *(row[index].split(" (")[0] for index in estimates))
-        yield Group(Text(grid.title, style="italic"), first, second)
+        tables = []
+        for names in (INTERVAL_COLUMNS, ESTIMATE_COLUMNS, JUDGE_COLUMNS):
+            if columns := [index for index, name in enumerate(grid.head) if name in names]:
+                tables.append(make_table("", "method", *(grid.head[index] for index in columns)))
+                for row in grid.rows:
+                    cells = [row[index] for index in columns]
+                    if names is not INTERVAL_COLUMNS:
+                        cells = [cell.split(" (")[0] for cell in cells]
+                    tables[-1].add_row(Text(row[0]), *cells)
+        yield Group(Text(grid.title, style="italic"), *tables)
 
 
 def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Table]:

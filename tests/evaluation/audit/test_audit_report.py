@@ -90,10 +90,10 @@ def test_examples_hold_flips_of_every_method_first_line_first():
 
 def test_html_shows_and_counts_changes_without_the_method():
     text = html_of(audit_of({"as is: pine": [QUIET] * 40, "none": [LOUD] * 16 + [QUIET] * 24}))
-    assert "16 questions flip" in text
+    assert "10 of 16 questions that flip" in text
     assert text.count("reversed &#39;Elm&#39;") == HTML_EXAMPLES
     few = html_of(audit_of({"as is: pine": [QUIET] * 40, "none": [LOUD] * 3 + [QUIET] * 37}))
-    assert "3 questions flip" in few and few.count("reversed &#39;Elm&#39;") == 3
+    assert "3 of 3 questions that flip" in few and few.count("reversed &#39;Elm&#39;") == 3
 
 
 def test_too_few_known_sources_are_no_flat_line():

@@ -93,15 +93,17 @@ def test_accuracy_is_compared_with_plain_mean_worst_and_best():
         assert cells["none"][heading] == "-"
 
 
-def test_a_judges_figures_have_columns_of_their_own():
+def test_a_judges_figures_have_a_table_of_their_own():
     records = [
-        record(id=f"{n}-{position}", question=f"q{n}", task="judge", gold_position=position, score=float(position == 0))
-        for n in range(6) for position in (0, 1)
+        record(id=f"{n}-{position}", question=f"q{n}", task="judge", gold_position=position, method=method,
+               score=float(position == 0))
+        for n in range(6) for position in (0, 1) for method in ("none", "long-context-reorder")
     ]  # fmt: skip
     summary = summarise_records(records)
     (result,) = summary["results"]
     assert tables.build_grids(result)[0].rows[0][-2:] == ["0.00 (0.00 to 0.00)", "1.00 (1.00 to 1.00)"]
-    assert "swap-consistent" in shown(*tables.as_tables(result))
+    text = shown(*tables.as_tables(result))
+    assert "swap-consistent" in text and text.count("long-context-reorder") == 3  # in no cell is it wrapped
     figures = result["methods"]["none"]["judge"]
     assert (figures["swap_consistency"][0], figures["prefers_first"][0]) == (0, 1)
 
