@@ -24,7 +24,7 @@ STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")  # the prompt's length determines the frequencies
 # transformers 5.24 renamed the key-value cache in a model's arguments and output; it still accepts the old argument
 OLD_KV_CACHE = "past_key_values"
-KV_CACHE = "cache" if Version(version("transformers")) >= Version("5.24") else OLD_KV_CACHE
+KV_CACHE = "cache" if Version(version("transformers")).release >= (5, 24) else OLD_KV_CACHE
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ragbias.frameworks.connection import Connection, Json
 from ragbias.generation import Generation, Report, Request, Stream, Usage
 from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
-from ragbias.generation.preparing import create_report, reason_for_plain, split_located
+from ragbias.generation.preparing import create_report, reason_for_plain, split_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, format_method
 
@@ -113,7 +113,7 @@ class RemoteLM:
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> Request:
         """Return a request for this prompt, with a report of its documents."""
-        split, method = split_located(prompt, boundaries), method or self.method
+        split, method = split_prompt(prompt, boundaries=boundaries), method or self.method
         why_plain = reason_for_plain(method, split, split.parts)
         report = create_report(split.boundaries, method, why_plain)
         return RemoteRequest(split, method, why_plain, method, report, text=prompt)

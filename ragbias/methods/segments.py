@@ -52,8 +52,9 @@ class SegmentMethod(AttentionMethod):
     def starts_before(self, lengths: Sequence[int]) -> list[int]:
         """Return the starts of prefix and documents if the tokens after the documents start at ``sum(lengths)``.
 
-        ``lengths`` are the numbers of tokens of prefix and documents. ``tail_begin`` is often earlier. Therefore prefix
-        and documents start later, by the same distance. With rotary positions, this does not change attention.
+        ``lengths`` are the numbers of tokens of prefix and documents. ``follows_query`` must be false. Often,
+        ``tail_begin`` is earlier. Therefore prefix and documents start later, by the same distance. With rotary
+        positions, this does not change attention.
         """
         import torch
 
