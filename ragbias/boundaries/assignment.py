@@ -129,7 +129,7 @@ def _choose(text: str, wanted: Counter[str], occurrences: Occurrences) -> list[O
 
 
 def _options(text: str, occurrences: Occurrences) -> Iterator[Occurrences]:
-    """Yield the occurrences in each form separately, then those in all forms of ``READINGS`` together.
+    """Yield the occurrences in each form separately, then the union of the forms in ``READINGS``.
 
     Short documents inside words or lines such as ``---`` are left out.
     """
@@ -259,11 +259,11 @@ def _long_occurrences(occurrences: Occurrences) -> list[Occurrence]:
 
 
 def _is_clear(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurrence], is_block: bool) -> bool:
-    """Whether the chosen occurrences are the context, although some documents also occur elsewhere.
+    """Return true if the chosen occurrences are the context, although some documents also occur elsewhere (``rivals``).
 
-    ``rivals`` are the occurrences elsewhere. Rivals of short documents must be in sentences. For a block of short
-    documents (``is_block``), this is sufficient. For other documents, the same separator must also join all chosen
-    occurrences, and only one document may have rivals, for example because the question quotes it.
+    Rivals of short documents must be in sentences. Nothing else is required of a block of short documents
+    (``is_block``). In all other cases, the same separator must join all chosen occurrences, and only one document may
+    have rivals, for example because the question quotes it.
     """
     short = [occurrence for occurrence in rivals if not is_long(occurrence.document)]
     if short and not _are_joined(text, chosen, short):

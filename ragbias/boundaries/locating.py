@@ -52,9 +52,9 @@ def locate(
         run: a list of texts for each retrieval in the request's run, the latest first.
         registry: recent retrievals.
         segmenter: finds documents that the sources above do not know or cannot separate. It is a string, a pattern or
-            a function. A string precedes, separates and follows the documents. A compiled pattern matches a document,
-            or captures it as group 1. A function takes the prompt and returns a list of ascending ``(begin, end)`` in
-            characters, or a list of texts that occur in the prompt.
+            a function. A string is the separator; it must also occur before the first document and after the last. A
+            compiled pattern matches a document, or captures it as group 1. A function takes the prompt and returns a
+            list of ascending ``(begin, end)`` in characters, or a list of texts that occur in the prompt.
 
     Raises:
         WrongTypeError: the text is not a string, or documents are not texts.

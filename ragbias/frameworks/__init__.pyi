@@ -5,8 +5,8 @@ from .chat_documents import block_document as block_document
 from .chat_documents import join_parts as join_parts
 from .chat_documents import render_conversation as render_conversation
 from .direct_searches import SearchWatch as SearchWatch
-from .model import CallArguments as CallArguments
 from .model import FrameworkModel as FrameworkModel
+from .model import MergedArguments as MergedArguments
 from .model import PreparedCall as PreparedCall
 from .options import RagBiasOptions as RagBiasOptions
 from .options import StopStrings as StopStrings

@@ -52,7 +52,7 @@ EXPLICIT = {"documents", "segmenter"}  # all documents of these sources must occ
 
 
 @dataclass(frozen=True)
-class CallArguments:
+class MergedArguments:
     """Arguments of a call, merged with the model's fields."""
 
     documents: tuple[str, ...] | None
@@ -173,8 +173,8 @@ class MissingDocuments:
     def _find_missing(self, request: Request, explicit: bool) -> Literal["none", "some", "all"]:
         """Return how many documents are missing for the method. If all are missing, only the plain model can answer.
 
-        If the caller passed documents (``explicit``), but the documents in the prompt were found by a source that is
-        not in ``CERTAIN``, some documents count as missing.
+        With ``explicit``, the caller passed documents. The result is then ``"some"`` if the documents in the prompt are
+        from a source that is not ``CERTAIN``.
         """
         report, source = request.report, request.report.source
         # a chain may drop some of the retrieved documents, and a step of a chain may use one of them
@@ -258,11 +258,11 @@ class FrameworkModel(BaseModel):
     _missing: MissingDocuments = PrivateAttr()
     _owner: Owner = PrivateAttr(default_factory=Owner)
 
-    def merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> CallArguments:
+    def merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> MergedArguments:
         """Merge the arguments of a call with the model's fields. Arguments take precedence."""
         merged = {"method": self.method, **self._call_defaults(), **arguments}
         documents, method = merged.pop("documents", None), methods.get(merged.pop("method"), model_name)
-        return CallArguments(documents, method, GenerationSettings.from_arguments(merged, batch_size))
+        return MergedArguments(documents, method, GenerationSettings.from_arguments(merged, batch_size))
 
     def _call_defaults(self) -> dict[str, Any]:
         owners = (self, self.options)
@@ -271,7 +271,7 @@ class FrameworkModel(BaseModel):
     def prepare_call(
         self,
         prompt: str,
-        call: CallArguments,
+        call: MergedArguments,
         located: LocatedDocuments,
         form: AnswerFormat | None = None,
         messages: Sequence[dict[str, Any]] | None = None,

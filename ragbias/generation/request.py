@@ -43,7 +43,7 @@ class Request:
         prompt: the split prompt, with the documents in their original order; after ``order_text``, in a new order.
         method_requested: the requested method, as in the report.
         why_plain: why the requested method cannot run, so that the plain model runs; empty if it can.
-        method: the method that runs on ``tokens``. A server gets the requested method.
+        method: the method that runs on ``tokens``; if the model runs elsewhere, the requested method.
         tokens: the tokens in the order that the model reads; empty if the model runs elsewhere.
         cancelled: event that stops this answer at the next token. Other answers in the batch continue.
     """

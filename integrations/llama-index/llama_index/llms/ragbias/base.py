@@ -43,9 +43,9 @@ from ragbias.checks import check_text
 from ragbias.errors import ArgumentError, UnsupportedToolsError
 from ragbias.frameworks import (
     AnswerFormat,
-    CallArguments,
     FrameworkModel,
     LastReports,
+    MergedArguments,
     PreparedCall,
     RenderedConversation,
     StopStrings,
@@ -306,7 +306,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         return self._prepare_messages(messages, call, replace(form, parallel=parallel))
 
     def _prepare_messages(
-        self, messages: Sequence[ChatMessage], call: CallArguments, form: AnswerFormat
+        self, messages: Sequence[ChatMessage], call: MergedArguments, form: AnswerFormat
     ) -> PreparedCall:
         """Render a conversation and locate its documents now. Retrievals may be gone when a stream is read."""
         if self._uses_chat_template:
