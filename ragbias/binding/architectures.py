@@ -146,7 +146,8 @@ def encodings_of(model: PreTrainedModel, length: int) -> list[Encoding]:
     decoder = decoder_of(model, architecture)
     modules = attention_modules(decoder, architecture)
     keys = [architecture.encoding_key(decoder, module, length) for module in modules]
-    shared = {key: architecture.encoding(decoder, module, length) for key, module in zip(keys, modules, strict=True)}
+    modules_by_key = dict(zip(keys, modules, strict=True))
+    shared = {key: architecture.encoding(decoder, module, length) for key, module in modules_by_key.items()}
     return [shared[key] for key in keys]
 
 

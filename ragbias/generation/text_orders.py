@@ -38,7 +38,8 @@ def check_orders_text(method: Method) -> None:
 
 def order_text(prompt: SplitPrompt, method: Method) -> Request:
     """Return a request with the documents in the method's order. Raise ``MethodError`` if the method needs a model."""
-    why_plain, order = reason_for_plain(method, prompt, prompt.parts), tuple[int, ...]()
+    why_plain = reason_for_plain(method, prompt, prompt.parts)
+    order: tuple[int, ...] = ()
     if isinstance(method, ReorderingMethod) and not why_plain:
         documents = [list(document.encode()) for document in prompt.parts.documents]  # sorted by bytes, not by tokens
         order = method.rank(documents, _NoModel(method)).order
