@@ -32,7 +32,7 @@ _remembered: ContextVar[Sequence[Line]] = ContextVar("ragbias_call_site", defaul
 
 
 def add_framework(*packages: str) -> None:
-    """Name the top-level packages of a framework. Warnings then show the line of user code that calls the framework."""
+    """Register the top-level packages of a framework. Warnings then show the line of user code that calls it."""
     NOT_USER_CODE.update(packages)
 
 

@@ -16,7 +16,7 @@ FLOAT32_MAX = 3.4028234663852886e38
 
 
 class Bounds(NamedTuple):
-    """A range of numbers that includes ``most``, and ``least`` unless ``excludes_least`` is set."""
+    """The numbers from ``least`` to ``most``, including both. ``excludes_least`` excludes ``least``."""
 
     least: float
     most: float
@@ -126,7 +126,7 @@ def check_text(name: str, text: str) -> None:
 
 
 def check_names(given: Iterable[str], known: Container[str], similar: Collection[str]) -> None:
-    """Raise ``ArgumentError`` for an argument that is not ``known``. Suggest the closest name in ``similar``."""
+    """Raise ``ArgumentError`` for a name that is not ``known``. Suggest the closest name in ``similar``."""
     if unknown := sorted(name for name in given if name not in known):
         hint = did_you_mean(unknown[0], similar) or "leave it out"
         raise ArgumentError(f"unknown argument {unknown[0]!r}; {hint.strip()}")

@@ -39,7 +39,7 @@ def shown(value: Any) -> str:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return ``did you mean 'pine'? `` for a misspelt known name, otherwise an empty string."""
+    """Return a hint such as ``did you mean 'pine'? `` if ``name`` is almost a known name, else an empty string."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}? " if close and name not in close else ""
 

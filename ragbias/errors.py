@@ -1,7 +1,7 @@
 """The errors and warnings of ragbias.
 
-All errors are ``RuntimeError``s, because LlamaIndex's response synthesizers catch ``ValueError`` and ``TypeError`` and
-answer "Empty Response". ``WrongTypeError`` is also a ``TypeError``.
+All errors are ``RuntimeError``s. None is a ``ValueError``, and only ``WrongTypeError`` is a ``TypeError``, because
+LlamaIndex's response synthesizers catch these two and answer "Empty Response".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WrongTypeError(ArgumentError, TypeError):
 class UnsupportedToolsError(ArgumentError, NotImplementedError):
     """The model's chat template does not support tools, or writes tool calls in an unknown format.
 
-    This is also a ``NotImplementedError``, as LangChain's ``bind_tools`` raises.
+    This is also a ``NotImplementedError``, the error that LangChain's ``bind_tools`` raises.
     """
 
 
@@ -95,7 +95,7 @@ class BackendError(RagBiasError):
 
 
 class BindingError(RagBiasError):
-    """A forward pass runs in a thread without ``debias``, or with an input that ``debias`` does not support."""
+    """A forward pass runs in a thread that did not open ``debias``, or ``debias`` does not support its input."""
 
 
 class CancelledError(RagBiasError):
@@ -160,7 +160,7 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def find_memory_error(error: BaseException) -> BaseException | None:
-    """Return the first error in a chain of causes that reports exhausted memory, or None."""
+    """Search an error and its causes. Return the first one that reports exhausted memory, or None."""
     for cause in causes_of(error):
         if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM:
             return cause

@@ -216,9 +216,9 @@ def _tokenise_prefix(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[in
 def tokenise_whole(flat: FlatText, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
     """Tokenise a text in one piece, as transformers' pipelines do, but with at most one BOS token.
 
-    The text between two documents belongs to the first one. A token across two documents belongs to the second one. A
-    token across a document and other text belongs to the document. If ``shield_documents`` marked the text, its parts
-    are tokenised separately.
+    Each document includes the text between it and the next document. A token that spans the start of a document belongs
+    to this document. A token that spans the end of the last document belongs to the last document. If
+    ``shield_documents`` marked the text, prefix, documents and suffix are tokenised separately.
     """
     text, spans = flat.text, flat.spans
     if is_shielded(text, tokenizer):

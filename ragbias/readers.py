@@ -119,7 +119,7 @@ def target_layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """Return a digest of a model's weights, which is the same on all devices, and in float32 and bfloat16."""
+    """Return a digest of a model's weights. It is the same on all devices, and in float32 and bfloat16."""
     digest = hashlib.sha256()
     for path, weight in model.named_parameters():
         flat = weight.detach().reshape(-1)

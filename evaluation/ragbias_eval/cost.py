@@ -58,7 +58,10 @@ def interleave(
 
 
 def spreads(taken: Measurements, label: str, index: int) -> tuple[Spread, Spread]:
-    """Return the spreads of a method's measurement ``index``: of its values, and of their ratios to the plain model."""
+    """Return the spread of one measured quantity of a method, and the spread of its ratio to the plain model's.
+
+    ``index`` selects the quantity.
+    """
     values, plain = ([measured[index] for measured in taken[name]] for name in (label, None))
     return spread(values), spread([value / base for value, base in zip(values, plain, strict=True)])
 

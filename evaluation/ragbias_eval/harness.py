@@ -35,8 +35,8 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     """lm-eval's ``hf`` model with a method that needs no documents.
 
     Methods treat prompts and generated tokens differently. Therefore continuations are scored like generated tokens:
-    one forward pass runs the context, and a second pass runs the continuation. To measure perplexity, a whole text runs
-    in one pass. ``batch_size`` applies only to generation.
+    one forward pass runs the context, and a second pass runs the continuation. Perplexity is the exception: one pass
+    runs the whole text. ``batch_size`` applies only to generation.
 
     Args:
         method: name or object of a method. A method that needs documents raises ``RunError``.

@@ -38,8 +38,8 @@ def exact_match(prediction: str, answers: Sequence[str]) -> float:
 def find_source(answer: str, documents: Sequence[str], question: str) -> int | None:
     """Return the index of the document that an answer comes from, or None if this is ambiguous.
 
-    The source is the only document that contains the normalised answer as whole words. If no document contains
-    the answer, the source is the document with the most words of the answer, if it has at least half of them. Words of
+    If exactly one document contains the normalised answer as whole words, it is the source. If no document contains the
+    answer, the source is the document with the most words of the answer. It must have at least half of them. Words of
     the question do not count.
     """
     words = " ".join(_split_words(answer))

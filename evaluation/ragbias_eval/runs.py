@@ -41,9 +41,10 @@ class Record:
     """The answer of one model to one case with one method. Unknown fields in a file are ignored.
 
     ``question``, ``group``, ``gold_position``, ``order``, ``seed`` and ``shorten`` are those of the ``Case``.
-    ``shown`` has the order of the documents in the model's prompt, as alphabetical ranks. A document has the same rank
-    in all records with the same ``question``, ``documents`` and ``seed``. ``shown`` is empty, except for ``none``,
-    ``segmented`` and methods that reorder. The fields from ``logprob`` to ``agrees`` are None if not measured.
+    ``shown`` lists the alphabetical rank of each document, in the order of the model's prompt. A document has the same
+    rank in all records with the same ``question``, ``documents`` and ``seed``. Only ``none``, ``segmented`` and methods
+    that reorder have ``shown``; otherwise it is empty. The fields from ``logprob`` to ``agrees`` are None if they were
+    not measured.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True)
@@ -232,7 +233,7 @@ def holds_records(folder: Path) -> bool:
 
 
 def check_folder_contents(folder: Path) -> None:
-    """Raise ``RunError`` if the folder contains something other than a run that can resume."""
+    """Check that the folder is empty or contains a run that can resume. Otherwise raise ``RunError``."""
     if compressed := [path.name for path in folder.glob(f"*{GZIP_SUFFIX}")]:
         raise RunError(
             f"{folder} contains {compressed[0]}: compressed answers cannot be extended; give a new folder, or unpack "

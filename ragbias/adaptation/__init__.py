@@ -1,7 +1,8 @@
 """Train reader adapters, small LoRAs that act only on the tokens after the documents.
 
-``run`` draws ``examples``, stores the plain model's answers (``teacher``) and trains the LoRA (``training``). For
-each held-out question, it compares the answer's log-probabilities with and without the LoRA (``receipt``).
+``run`` draws training prompts (``examples``), stores the plain model's answers (``teacher``) and trains the LoRA
+(``training``). For each held-out question, it compares the answer's log-probabilities with and without the LoRA
+(``receipt``).
 """
 
 import lazy_loader

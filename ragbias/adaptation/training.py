@@ -65,8 +65,8 @@ def student_logits(
 ) -> Tensor:
     """Return logits ``[len(target), V]`` that predict the target, with gradients for the weights of ``lora``.
 
-    With most methods, a first pass without gradients runs the documents and one more token. A second pass with
-    gradients runs the rest.
+    Most methods need two passes. The first pass ends one token after the documents and computes no gradients. The
+    second pass runs the remaining tokens and computes gradients.
     """
     if isinstance(method, JointMethod):
         return _joint_logits(lm, method, lora, prompt, target, cache)

@@ -1,9 +1,9 @@
 """Backend ``flash``: FlashAttention 2.
 
-FlashAttention supports one position per key and head. Therefore each call encodes its own copy of the keys. If a
-segment has different positions for different queries of a call, ``torch`` computes the attention. The causal mask is
-aligned so that the last query sees every key, as in ``primitive.attend``. The tests replace the package ``flash_attn``
-and do not run its kernel.
+FlashAttention needs each key at one position per head. Therefore each call copies the keys and encodes the copy at the
+positions of the segments. If the position of a segment differs between the queries of a call, ``torch`` computes the
+attention. The causal mask is aligned so that the last query sees every key, as in ``primitive.attend``. The tests use a
+substitute for the package ``flash_attn`` and do not run its kernel.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def concatenate(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[T
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Repeat keys or values ``[..., G or H, K, d]`` for each of ``H`` query heads."""
+    """Repeat each head of keys or values: ``[..., G, K, d]`` becomes ``[..., heads, K, d]``."""
     return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], dim=-3)
 
 
@@ -69,13 +69,14 @@ class Encoding:
         return x
 
     def remove(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Remove the encoding at ``positions``, the inverse of the call."""
+        """Remove the encoding at ``positions``. This is the inverse of ``__call__``."""
         return x
 
     def move(self, query: Tensor, key: Tensor, segments: Segments, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """Select the ``K'`` keys of the segments from ``[G, K, d]``, and move segment ``j`` to ``starts[:, j]``.
+        """Select the keys of the segments, and move segment ``j`` to position ``starts[:, j]``.
 
-        ``query`` is already encoded. ``starts`` are int64 ``[H or 1, n]``, non-negative.
+        ``query`` is already encoded. ``key`` is ``[G, K, d]``, with ``K'`` keys in the segments. ``starts`` are int64
+        ``[H or 1, n]``, non-negative.
 
         Return the queries and the moved keys. The order of the dimensions ``d`` may change, in the same way for queries
         and keys. The moved keys are ``[H, K', d]`` if they have a position encoding and ``starts`` has ``H`` rows.
@@ -84,7 +85,7 @@ class Encoding:
         return query, select(key, segments)
 
     def divided(self, by: float) -> Encoding:
-        """Return the encoding to use if a layer divides its scores by ``by``. ALiBi divides its slopes."""
+        """Return the encoding for scores that are divided by ``by``. Only ALiBi changes: it divides its slopes."""
         return self
 
     def bias(self, relative: Tensor, keys: int) -> Tensor | None:
@@ -112,7 +113,7 @@ class Rotary(Encoding):
         self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate ``x`` ``[..., d]`` to ``positions``, int64 or float, broadcast against ``x[..., 0]``."""
+        """Rotate ``x`` ``[..., d]`` to ``positions`` (int64 or float), which broadcast against ``x[..., 0]``."""
         if positions.numel() == 0:
             return x
         cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._cos_sin_from_table(positions)

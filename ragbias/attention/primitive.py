@@ -1,7 +1,7 @@
 """The attention primitive: softmax attention and LSE over segments of keys at assigned positions.
 
-``segment_mass`` and ``document_mass`` measure the attention to documents. Some methods order documents by this measure.
-"Without positions" means that queries and keys have no position encoding.
+``segment_mass`` and ``document_mass`` measure the attention to documents "without positions": queries and keys have no
+position encoding. Some methods order documents by this measure.
 
 Shapes are for one sequence: ``H`` query heads, ``G`` key heads, ``Q`` queries, ``K`` keys, ``n`` segments, head
 dimension ``d``. With ``H = G * group``, query head ``h`` reads key head ``h // group``. A segment is a span
@@ -89,7 +89,7 @@ def attend(
         scoring: encoding, scale, softcap and window of the layer.
         segments: spans of the visible keys; None for one segment of all keys.
         starts: int64 ``[H or 1, Q or 1, n]``; None if all segments start at 0.
-        bias: number added to the scores of each segment; None adds nothing.
+        bias: one number per segment, which is added to its scores; None adds nothing.
         causal: apply a causal mask to the last segment, aligned so that the last query sees every key.
         bounds: a pair of int64 ``[Q]``, instead of ``causal``. In the last segment, query ``i`` sees the keys at
             offsets ``bounds[0][i] <= offset < bounds[1][i]``.
@@ -134,7 +134,7 @@ def attend_groups(
 
 @torch.no_grad()
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool = False) -> Tensor:
-    """Return each segment's share of each query's attention to all segments, without positions.
+    """Return how each query's attention is divided between the segments, without positions.
 
     Args:
         query, key: ``[H, Q, d]`` and ``[G, K, d]``.

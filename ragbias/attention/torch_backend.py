@@ -97,9 +97,10 @@ def segment_scores(
 
 
 def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
-    """Compute scores, float32 ``[H, Q, K]``, of queries ``[H, Q, d]`` and keys ``[G, K, d]``, without encoding them.
+    """Compute the scores, float32 ``[H, Q, K]``, of queries ``[H, Q, d]`` and keys ``[G, K, d]``.
 
-    ``scoring`` gives the scale and the softcap. Key heads are not copied for their query heads.
+    Queries and keys are not encoded: only the scale and the softcap of ``scoring`` are used. All query heads of a key
+    head share its keys, without copies.
     """
     return _apply_softcap(_products(query * scoring.scale, key), scoring.softcap)
 
@@ -222,9 +223,10 @@ def _compute_fused(
 def _compute_masked(
     query: Tensor, key: Tensor, value: Tensor, scale: float, mask_of: Callable[[int], tuple[Tensor, slice]]
 ) -> tuple[Tensor, Tensor]:
-    """Call PyTorch's kernel for blocks of queries. ``mask_of`` returns the mask of the block that begins at a query.
+    """Call PyTorch's kernel for blocks of queries.
 
-    Queries are ``[G, H / G, Q, d]``. Keys and values are ``[G, H / G, K, d]``.
+    ``mask_of(begin)`` returns the mask of the block that begins at query ``begin``, and the slice of the keys that the
+    mask covers. Queries are ``[G, H / G, Q, d]``. Keys and values are ``[G, H / G, K, d]``.
     """
     parts = []
     for begin in range(0, query.shape[2], BLOCK):
@@ -242,10 +244,10 @@ def _compute_masked(
 
 
 def _mask(query: Tensor, begin: int, visible: Visible, order: Sequence[int]) -> tuple[Tensor, slice]:
-    """Return the mask ``[Q, K']`` of queries from index ``begin``, and the slice of the ``K'`` keys that it covers.
+    """Return the mask ``[Q, K']`` of a block of queries, and the slice of the ``K'`` keys that the mask covers.
 
-    The keys are those of the visible segments, in ``order``. If there is one segment, the slice has only the keys that
-    a query may see.
+    The block begins at index ``begin``. The keys are those of the visible segments, in ``order``. If there is only one
+    segment, the slice leaves out keys at both ends that no query of the block sees.
     """
     lengths = [visible.segments[index][1] - visible.segments[index][0] for index in order]
     edges = dict(zip(order, pairwise(accumulate(lengths, initial=0)), strict=True))  # columns of each segment

@@ -155,9 +155,9 @@ def _softmax_shares(
     scoring: Scoring,
     total: bool,
 ) -> Tensor:
-    """Return each segment's share of each query's softmax, ``[H, Q, columns]``.
+    """Return how each query's softmax is divided between the segments of its group, ``[H, Q, columns]``.
 
-    ``groups`` list the column of each segment. With ``total``, the shares are summed over the queries of a group.
+    ``groups`` contain the column of each segment. With ``total``, the shares are summed over the queries of a group.
     """
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]

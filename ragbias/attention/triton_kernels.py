@@ -235,7 +235,7 @@ def sum_shares(
     lse, mass, groups, l_head, l_row, m_head, m_row,
     COLUMNS: tl.constexpr, COLUMN_BLOCK: tl.constexpr, ROWS: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Convert the LSEs of a row, one per segment, to shares of its softmax. Sum the shares over the rows of a group."""
+    """Convert the LSEs of each row to the segments' shares of the softmax. Sum the shares over the rows of a group."""
     group, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     end = tl.load(groups + 2 * group + 1)
     columns = tl.arange(0, COLUMN_BLOCK)

@@ -131,7 +131,7 @@ def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | N
 
 
 def has_fixed_encodings(model: PreTrainedModel, length: int) -> bool:
-    """Whether the positional encodings of prompts up to ``length`` tokens do not depend on the length."""
+    """Whether all prompts of at most ``length`` tokens have the same positional encodings."""
     architecture = architecture_of(model)
     decoder = decoder_of(model, architecture)
     return all(
@@ -196,7 +196,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def family_of(config: PreTrainedConfig | None, name: str) -> str:
-    """Return the family of a config. Raise ``UnsupportedModelError`` with ``name`` if it is not supported."""
+    """Return the family of a config. Raise ``UnsupportedModelError``, which contains ``name``, for other families."""
     family: str = getattr(config, "model_type", name)
     if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
@@ -226,5 +226,5 @@ def attention_modules(decoder: nn.Module, architecture: Architecture) -> list[nn
 
 
 def kv_cache_of(arguments: Mapping[str, Any]) -> Any:
-    """Return the key-value cache in a model's arguments, under its new or old name, or None."""
+    """Return the key-value cache from a model's arguments, or None. The argument may have its new or old name."""
     return arguments.get(KV_CACHE, arguments.get(OLD_KV_CACHE))

@@ -94,8 +94,8 @@ class _ForwardPass(threading.local):
 class Binding(PlainBinding):
     """A method that is attached to a model, for prompts with documents at given spans.
 
-    While a binding with ``private=False`` is attached, a forward pass in a thread without a binding raises
-    ``BindingError``. Without this error, a helper thread would silently run the plain model.
+    While a binding is attached, a forward pass in a thread without a binding raises ``BindingError``. Otherwise such a
+    thread would silently run the plain model. ``private=True`` disables the error.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Binding(PlainBinding):
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
 
     def copy_session(self, cache: DynamicCache, copied: DynamicCache) -> None:
-        """Record for ``copied``, a copy of ``cache``, that it has the same session."""
+        """Copy the session of ``cache`` for ``copied``, which is a copy of this cache."""
         if (session := self._sessions.get(cache)) is not None:
             self._sessions[copied] = copy.deepcopy(session)
 

@@ -281,7 +281,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
 
 
 class _WithOriginalConfig:
-    """A view of a module with its original config. Attention functions read the implementation from the config."""
+    """A view of a module with its original config, which names the model's own attention function."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)

@@ -1,9 +1,9 @@
 """Find the retrieved documents in a flat prompt. This package needs neither torch nor a framework.
 
-1. ``locating``: ``locate`` takes document texts from one source after another. ``sources`` stores them.
+1. ``locating``: ``locate`` tries one source of document texts after another. ``sources`` stores the texts.
 2. ``retrievals`` finds the texts of one source: ``matching`` searches for them, and ``assignment`` chooses the message
    and one occurrence of each text. ``metadata_blocks`` extends each text to the title and other metadata around it.
-3. ``recognisers``: without such texts, a segmenter or numbered headers show where the documents are.
+3. ``recognisers``: without known texts, a segmenter or numbered headers show where the documents are.
 4. ``numbering`` finds the documents' numbers, so that they can be removed.
 5. ``splitting`` cuts the prompt into the text before, the documents with their separators, and the text after.
 

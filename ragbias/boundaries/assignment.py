@@ -107,7 +107,7 @@ def _introduction(text: str, message: Sequence[Occurrence]) -> list[str]:
 
 
 def assign_occurrences(text: str, wanted: Counter[str], occurrences: Occurrences) -> list[Occurrence] | None:
-    """Return as many occurrences of each document as are wanted, sorted by position.
+    """Return ``wanted[document]`` occurrences of each document, sorted by position.
 
     Fewer occurrences are returned if documents are missing. The result is ``None`` if the choice is ambiguous.
     """
@@ -131,7 +131,7 @@ def _choose(text: str, wanted: Counter[str], occurrences: Occurrences) -> list[O
 def _options(text: str, occurrences: Occurrences) -> Iterator[Occurrences]:
     """Yield the occurrences in each form separately, then the union of the forms in ``READINGS``.
 
-    Short documents inside words or lines such as ``---`` are left out.
+    Leave out short documents that occur inside a word, or inside a line such as ``---``.
     """
     whole = filter_occurrences(occurrences, lambda o: is_long(o.document) or not is_cut(text, *o.span))
     readings = sorted({reading for o in chain.from_iterable(whole.values()) for reading in o.readings})
@@ -242,7 +242,7 @@ def _may_be_shifted(text: str, chosen: Sequence[Occurrence], occurrences: Occurr
 
 
 def _overlap(occurrences: Occurrences, nesting: bool) -> bool:
-    """Whether occurrences of long documents partly overlap. ``nesting`` also counts one document inside another."""
+    """Whether long documents partly overlap, or, with ``nesting``, whether one is inside another."""
     outer: Occurrence | None = None
     for occurrence in sorted(_long_occurrences(occurrences), key=lambda o: (o.begin, -o.end)):
         if outer is None or occurrence.end > outer.end:
@@ -261,8 +261,8 @@ def _long_occurrences(occurrences: Occurrences) -> list[Occurrence]:
 def _is_clear(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurrence], is_block: bool) -> bool:
     """Return true if the chosen occurrences are the context, although some documents also occur elsewhere (``rivals``).
 
-    Rivals of short documents must be in sentences. Nothing else is required of a block of short documents
-    (``is_block``). In all other cases, the same separator must join all chosen occurrences, and only one document may
+    Rivals of short documents must be in sentences. If the chosen occurrences are a block (``is_block``) of short
+    documents, this is enough. Otherwise the same separator must join all chosen occurrences, and only one document may
     have rivals, for example because the question quotes it.
     """
     short = [occurrence for occurrence in rivals if not is_long(occurrence.document)]

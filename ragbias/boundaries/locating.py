@@ -41,7 +41,7 @@ def locate(
     documents to the same length. If no source has a document in the prompt, documents are found by numbered headers,
     such as ``Document [1](Title: ...)``, between ``<documents>`` and ``</documents>``.
 
-    In a conversation, only documents of the last message with documents are found. If the choice is ambiguous, no
+    In a conversation, only the last message that contains documents is used. If the choice is ambiguous, no
     documents are found, and ``reason`` explains why.
 
     Args:
@@ -95,7 +95,7 @@ class _KnownTexts:
     Attributes:
         retrievals: lists of texts by source (documents, artifact, run), without empty lists.
         occurrences: occurrences of the texts in ``retrievals``.
-        recent: retrievals of the registry with a text in the prompt.
+        recent: retrievals in the registry that have at least one text in the prompt.
         remembered: occurrences of the registry's texts.
     """
 
@@ -204,7 +204,7 @@ def _can_be_split(text: str, result: Boundaries) -> bool:
 
 
 def _locate_by_headers(text: str, failures: Sequence[Boundaries]) -> Boundaries:
-    """Find documents by numbered headers. If there are none, use ``n_expected`` of the first failed source."""
+    """Find documents by numbered headers. If none are found, copy ``n_expected`` from the first failed source."""
     spans, doubt = find_below_headers(text)
     n_expected = len(spans) or next((failure.n_expected for failure in failures if failure.n_expected), 0)
     return Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)

@@ -191,7 +191,7 @@ def is_number(text: str, begin: int, end: int) -> bool:
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` seems cut off: next to it is a letter, a digit, or a copy of its edge character."""
+    """Whether ``text[begin:end]`` seems cut off: a letter, a digit, or the same character adjoins an edge."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
     return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
@@ -235,7 +235,7 @@ def precedes_other_blocks(text: str, spans: Sequence[CharSpan]) -> bool:
 
 
 def _rewrites(text: str, unchanged: Occurrences) -> list[Rewrite]:
-    """Return functions that a formatter may have applied to all documents. If all occur unchanged, return none."""
+    """Return functions that a formatter may have applied to all documents. Return none if all are unchanged."""
     missing = [document for document, occurrences in unchanged.items() if not occurrences]
     if not missing:
         return []
@@ -257,8 +257,8 @@ class _Beginning(NamedTuple):
 def _cut_length(text: str, documents: Sequence[str]) -> int:
     """Return the number of characters to which a formatter cut the documents, or 0 if this is uncertain.
 
-    The number is uncertain if fewer than two documents are cut, or if different texts follow the cuts. The texts
-    differ, for example, if the formatter cuts only between words.
+    The number is uncertain if fewer than two documents are cut, or if different texts follow the cuts. This
+    happens, for example, if the formatter cuts only between words, because the documents then have different lengths.
     """
     beginnings = [beginning for document in documents for beginning in _find_beginnings(text, document)]
     if len({beginning.document for beginning in beginnings}) < 2:
@@ -272,7 +272,7 @@ def _cut_length(text: str, documents: Sequence[str]) -> int:
 
 
 def _find_beginnings(text: str, document: str) -> Iterator[_Beginning]:
-    """Yield the beginnings of a document in the prompt that are longer than ``MIN_PRESENT``."""
+    """Yield each place where the document's first ``MIN_PRESENT`` or more characters occur in the prompt."""
     position = text.find(document[:MIN_PRESENT]) if len(document) > MIN_PRESENT else -1
     while position >= 0:
         length = len(common_prefix(document, text[position : position + len(document)]))
@@ -281,7 +281,7 @@ def _find_beginnings(text: str, document: str) -> Iterator[_Beginning]:
 
 
 def _mark_at(text: str, position: int) -> str:
-    """Return the repeated character at a position in the prompt, such as ``...``."""
+    """Return the equal characters that begin at a position in the prompt, such as ``...``."""
     after = text[position : position + MAX_MARK]
     return after[: len(after) - len(after.lstrip(after[:1]))].strip()
 

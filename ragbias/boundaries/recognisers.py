@@ -116,7 +116,7 @@ def document_elements(text: str) -> list[CharSpan]:
 
 
 def find_below_headers(text: str) -> tuple[list[CharSpan], str]:
-    """Return the documents below numbered headers in the last message with headers, or why there are none."""
+    """Return the documents below numbered headers in the last message with headers, and a reason if there are none."""
     messages = regions_outside(text, [border.span() for border in MESSAGE_BORDER.finditer(text)])
     for begin, end in reversed(messages):
         found, doubt = _find_in_message(text, begin, end)
@@ -126,7 +126,7 @@ def find_below_headers(text: str) -> tuple[list[CharSpan], str]:
 
 
 def _find_in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], str]:
-    """Return the documents below numbered headers in the message ``text[begin:end]``, or why there are none."""
+    """Return the documents below numbered headers in message ``text[begin:end]``, and a reason if there are none."""
     every = list(HEADER_LINE.finditer(text, begin, end))
     labelled = [header for header in every if header["label"]]
     headers = labelled if len(labelled) > 1 else every  # documents may hold lists of references
@@ -156,7 +156,7 @@ def _read_header(header: re.Match[str]) -> tuple[int, tuple[object, ...]]:
 
 
 def _find_in_element(text: str, begin: int, end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:
-    """Return the documents below the headers in an element, or why they are uncertain."""
+    """Return the documents below the headers in an element, and a reason if they are uncertain."""
     edges = zip((header[1] for header in headers), [*(header[0] for header in headers[1:]), end], strict=True)
     spans = [strip_span(text, span) for span in edges]
     if any(begin >= end for begin, end in spans):

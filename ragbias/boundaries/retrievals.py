@@ -182,9 +182,10 @@ def _why_missing(source: str, n_expected: int, n_missing: int, n_unknown: int) -
 def locate_recent(text: str, recent: Sequence[Retrieval], remembered: Occurrences) -> Boundaries:
     """Find the latest retrieval of the registry in the prompt.
 
-    ``recent`` are the retrievals with a text in the prompt, and ``remembered`` are the occurrences of their texts. The
-    result's source is ``"none"`` if the texts may be part of the question. Short texts such as ``yes`` occur in any
-    prompt. They count only outside of sentences, and only if the prompt contains a long text of the same retrieval.
+    ``recent`` are the retrievals that have at least one text in the prompt. ``remembered`` are the occurrences of their
+    texts. The result's source is ``"none"`` if the texts may be part of the question. Short texts such as ``yes`` occur
+    in any prompt. They count only outside of sentences, and only if the prompt contains a long text of the same
+    retrieval.
     """
     nothing = Boundaries((), "none", 0, "")
     separate = _outside_sentences(text, recent, remembered)
@@ -230,8 +231,8 @@ def _count_short_texts_after(
 ) -> int:
     """Count the texts of the first retrieval that occurs completely after the message with ``spans``.
 
-    This retrieval may be the context of a later turn. A single text does not count, because it may be a
-    word of the question.
+    This retrieval may be the context of a later turn. A retrieval of a single text does not count,
+    because the text may be a word of the question.
     """
     _, end = message_around(text, spans[0][0], spans[-1][1])
     later = {document for document, group in remembered.items() if group[-1].begin >= end}
@@ -248,7 +249,7 @@ def _are_blocks(text: str, spans: Sequence[CharSpan]) -> bool:
 def check_for_other_texts(
     text: str, result: Boundaries, registry: Registry | None, known: Collection[str]
 ) -> Boundaries:
-    """Return ``result``, or a result without spans if its message seems to contain further, unknown documents."""
+    """Return a result without spans if the message seems to contain other, unknown documents, else ``result``."""
     begin, end = message_around(text, result.spans[0][0], result.spans[-1][1])
     likely = registry.everywhere.likely_in(text[begin:end]) if registry and registry.everywhere else set()
     others = [other for other in likely.difference(known) if isinstance(other, KnownText) and is_long(other)]

@@ -46,9 +46,10 @@ class KnownText(str):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object] | None = None, id: str | None = None) -> KnownText:
-        """Combine a text with its metadata and id, in forms that ``str``, ``repr`` and ``json.dumps`` print.
+        """Combine a text with its metadata and id.
 
-        Values that are too long for a document's header are dropped.
+        Values are stored as ``str``, ``repr`` and ``json.dumps`` print them. Values that are too long for a
+        document's header are dropped.
         """
         return cls(text, _printed_fields(metadata or {}, id))
 
@@ -98,7 +99,10 @@ def _printed_fields(metadata: Mapping[str, object], id: str | None) -> Iterator[
 
 
 class _Block:
-    """The documents of a ``with ragbias.documents(...)`` block, and whether it ``ended`` in another context."""
+    """The documents of a ``with ragbias.documents(...)`` block.
+
+    ``ended`` is set only if the block ends in another context than the one it began in.
+    """
 
     def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
         self.texts, self.outer, self.ended = texts, outer, False
@@ -111,7 +115,7 @@ _current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=No
 def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
     """Set the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
 
-    The innermost block applies, also in threads that run in a copy of its context, as LangChain's threads do.
+    The innermost block applies. It also applies in threads that run in a copy of its context, such as LangChain's.
 
     Args:
         docs: strings, or objects with a text attribute ``page_content`` (LangChain) or ``text`` (LlamaIndex).
@@ -145,7 +149,7 @@ def document_texts(
 
     Args:
         unwrap: applied to each document. It returns a string, or an object with ``page_content`` or ``text``.
-        reusable: whether to refuse an iterator, because more than one call may read the documents.
+        reusable: whether several calls may read the documents. If so, an iterator is refused.
 
     Raises:
         WrongTypeError: a document has no text, or ``docs`` is a single document or a refused iterator.
@@ -184,7 +188,7 @@ class Registry:
     """A thread-safe store of recent retrievals. It drops retrievals after an hour, and the oldest ones when it is full.
 
     Args:
-        everywhere: the registry of all threads and tasks. Only a registry of a single thread or task needs it, to see
+        everywhere: the registry of all threads and tasks; only for the registry of a single thread or task. It shows
             whether a prompt contains documents that another thread or task retrieved.
     """
 

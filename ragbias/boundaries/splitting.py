@@ -126,7 +126,7 @@ def _split_unambiguously(text: str, spans: Sequence[CharSpan]) -> PromptParts:
 
 
 def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> PromptParts:
-    """Split a prompt, and strip the white space in ``margins``, which differs between documents.
+    """Split a prompt, and strip leading or trailing white space that differs between documents (``margins``).
 
     White space before a document stays if the document has a header. White space after it stays if it has a footer.
 

@@ -154,7 +154,7 @@ class FolderStore:
         return states
 
     def put(self, key: str, states: States) -> None:
-        """Write an entry, unless it exists or is larger than the budget. If this fails, no partial file remains."""
+        """Write an entry, unless it exists or is larger than the budget. If writing fails, no partial file remains."""
         path = self.path / (key + SUFFIX)
         if states.nbytes > self._budget or path.exists():
             return

@@ -48,7 +48,7 @@ app.add_typer(cache, name="cache")
 
 
 def _add_commands() -> None:
-    """Add the commands of other distributions. Skip those that cannot be imported, or that have the name of another."""
+    """Add the commands of other distributions. Skip a command that fails to import, or whose name is taken."""
     names = {*get_command(app).commands}  # type: ignore[attr-defined]
     for entry in entry_points(group="ragbias.commands"):
         try:

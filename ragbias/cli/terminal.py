@@ -75,7 +75,7 @@ def _is_unchanged_output(path: Path) -> bool:
 def output(path: Path) -> Iterator[None]:
     """Record the digest of the file that the ``with`` block writes, so that later runs may overwrite the file.
 
-    If the block raises an error, a file that did not exist before is removed.
+    If the block raises an error and the file is new, the file is removed.
     """
     with writing(path):
         yield
@@ -87,7 +87,7 @@ def output(path: Path) -> Iterator[None]:
 
 
 def check_overwritable(path: Path, force: bool) -> None:
-    """Raise an error if a command did not write the file, or if the file has changed since. ``force`` skips this check.
+    """Raise an error for a file that ragbias did not write, or that changed later. ``force`` skips this check.
 
     A missing or empty file can always be overwritten.
     """
@@ -111,7 +111,7 @@ def check_file(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def check_folder(path: Path | None) -> Path | None:
-    """Check that ``path`` is not a file. A missing folder is created later."""
+    """Check that ``path`` is a folder or does not exist yet. A missing folder is created later."""
     if path is not None and path.exists() and not path.is_dir():
         raise typer.BadParameter(f"{path} is a file; give a folder for the results")
     return path

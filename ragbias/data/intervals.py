@@ -33,7 +33,7 @@ class Interval(NamedTuple):
 
 
 def share(values: Mapping[str, float]) -> Interval:
-    """Compute the mean, with its interval, of one value per question."""
+    """Compute the mean of one value per question, and its interval."""
     by_question = np.array([values[question] for question in sorted(values)], dtype=float)
     counts = draw_counts(len(by_question))
     return percentile_interval(float(by_question.mean()), counts @ by_question / len(by_question))
@@ -41,7 +41,7 @@ def share(values: Mapping[str, float]) -> Interval:
 
 @lru_cache(maxsize=2)
 def draw_counts(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """Draw how often each resample contains each question, ``[resamples, questions]``.
+    """Draw bootstrap resamples. Return how often each contains each question, ``[resamples, questions]``.
 
     With fewer than ``MIN_QUESTIONS`` questions, there are no resamples.
     """

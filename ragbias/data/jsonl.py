@@ -82,7 +82,10 @@ def parse_json(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
 
 
 def files_by_name(paths: Sequence[Path]) -> dict[str, Path]:
-    """Return the files by name without suffixes. Case ids contain these names. Repeated names raise ``RunError``."""
+    """Return the paths by file name, without suffixes. Raise ``RunError`` if two files have the same name.
+
+    Case ids contain these names.
+    """
     if not paths:
         raise RunError("no data files; name at least one, as .jsonl or .jsonl.gz")
     by_name: dict[str, Path] = {}

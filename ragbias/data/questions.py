@@ -36,7 +36,7 @@ class _DocumentsRow(_QuestionRow):
 
 
 def read_questions(path: Path, documents: bool = True, labelled: bool = False) -> list[Question]:
-    """Read questions from JSON lines with ``question``, ``documents``, ``answer`` or ``answers``, and ``gold``.
+    """Read questions from JSON lines with ``question``, ``documents``, ``gold``, and ``answer`` or ``answers``.
 
     ``labelled=True`` requires an answer and ``gold``; otherwise they are optional. By default, each line needs at
     least two documents. With ``documents=False``, the fields ``documents`` and ``gold`` are ignored.
@@ -72,6 +72,6 @@ def normalise_squad(text: str) -> str:
 
 
 def best_subspan_em(prediction: str, answers: Sequence[str]) -> float:
-    """Return 1 if the normalised first line contains a normalised answer, else 0. From Lost in the Middle."""
+    """Return 1 if the prediction's first line contains an answer, both normalised, else 0. From Lost in the Middle."""
     words = normalise_squad(prediction.split("\n")[0])
     return float(any(normalise_squad(answer) in words for answer in answers))

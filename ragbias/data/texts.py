@@ -50,7 +50,7 @@ def _split_chunks(text: str, size: int) -> Iterator[str]:
 
 
 def _split_paragraphs(text: str, size: int) -> Iterator[str]:
-    """Yield paragraphs. Cut those of more than ``size`` characters between sentences or, if necessary, words."""
+    """Yield paragraphs. If one is longer than ``size``, cut it between sentences or, if necessary, between words."""
     end = r"(?=\s|$)"
     piece = re.compile(rf"\S.{{0,{size - 2}}}[.!?]{end}|\S.{{0,{size - 1}}}{end}|\S{{1,{size}}}", re.DOTALL)
     for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):

@@ -1,6 +1,6 @@
 """Run blocking work of asyncio programs in new threads, with the caller's context variables.
 
-Long answers could block all threads of asyncio's default pool, which is small.
+The default thread pool of asyncio is not used. It is small, and long answers could block all its threads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def run(work: Callable[[threading.Event], T]) -> T:
 
 
 async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
-    """Yield the pieces of a stream. Close the generator, or cancel its consumer, to stop the computation."""
+    """Yield the pieces of a stream. To stop the computation, close this generator or cancel its consumer."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
 

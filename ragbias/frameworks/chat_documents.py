@@ -98,7 +98,7 @@ def _content(kind: str, part: Any, types: Sequence[str], fields: Sequence[str]) 
 
 
 def content_fields(part: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the fields of a block that prompts may show."""
+    """Return those fields of a content block that prompts may show."""
     return {name: value for name, value in part.items() if name not in NO_CONTENT and value not in UNSET}
 
 
@@ -148,7 +148,7 @@ def locate_all(prompt: str, documents: Sequence[ChatDocument]) -> Boundaries | N
 
 
 def find_copies(texts: Sequence[str], contents: Iterable[str]) -> list[str]:
-    """Return the document texts that are separate blocks in longer messages. Methods would not debias these copies."""
+    """Return the texts that also occur as blocks of longer messages, where methods would not debias them."""
     stripped = [text.strip() for text in texts]
     messages_text = "\n".join(content for content in contents if content.strip() not in stripped)
     found = occurrences_by_document(messages_text, stripped)
@@ -194,8 +194,8 @@ def render_if_absent(
 ) -> tuple[str, Boundaries] | None:
     """Render documents with the chat template, and locate them.
 
-    Return ``None`` if the conversation already contains all documents, if ``messages`` contain some of them as separate
-    blocks, or if the template does not support documents.
+    Return ``None`` if the template does not support documents. Also return ``None`` if the conversation contains all
+    documents already, or if its ``messages`` contain some of them as separate blocks.
     """
     texts = [document.text for document in documents]
     contents = [turn["content"] for turn in messages if turn["role"] != "assistant"]

@@ -1,4 +1,4 @@
-"""Record direct searches of vector stores, for which frameworks send no events."""
+"""Record searches that call a vector store directly, without a retriever. Frameworks send no events for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SearchWatch:
     """Pass the results of direct searches on vector stores to a function.
 
     Frameworks send no events for these searches. Therefore ``install`` adds a ``__getattribute__`` to the base class of
-    all stores, which wraps search methods when they are looked up. Searches by retrievers are ignored.
+    all stores. This function wraps each search method when it is looked up. Searches by retrievers are ignored.
 
     Args:
         base: base class of all vector stores.

@@ -171,10 +171,10 @@ class MissingDocuments:
             located.warn_at_end.append(warn)
 
     def _find_missing(self, request: Request, explicit: bool) -> Literal["none", "some", "all"]:
-        """Return how many documents are missing for the method. If all are missing, only the plain model can answer.
+        """Return how many documents are missing for the method. ``"all"`` means that only the plain model can answer.
 
-        With ``explicit``, the caller passed documents. The result is then ``"some"`` if the documents in the prompt are
-        from a source that is not ``CERTAIN``.
+        ``explicit`` is whether the caller passed documents. If so, documents from a source that is not in ``CERTAIN``
+        do not suffice: the result is ``"some"`` rather than ``"none"``.
         """
         report, source = request.report, request.report.source
         # a chain may drop some of the retrieved documents, and a step of a chain may use one of them

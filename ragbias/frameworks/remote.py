@@ -48,7 +48,7 @@ class RemoteGeneration(Generation):
 
 
 class RemoteLM:
-    """A model behind a server of ``ragbias serve``.
+    """A model on a server that ``ragbias serve`` runs.
 
     The client locates the documents, and the server runs the method. Requests of one call are sent in parallel.
 

@@ -1,12 +1,12 @@
 """The retrievals of runs, and context variables for recent retrievals and last reports.
 
 ``Runs`` stores the retrievals of each chain, agent or query until it ends. The other state is stored per context.
-Each thread or asyncio task has a context. A new context copies the variables of the context that starts it. Frameworks
-run each step of a chain or agent in a copied context. The steps of a run share these values:
+Each thread or asyncio task has a context. A new context begins as a copy of the context in which it was created.
+Frameworks run each step of a chain or agent in such a copy. Nevertheless, the steps of a run share these values:
 
 - ``Retrievals._seen``: recent retrievals, and the last failure to record one.
-- ``Retrievals._tasks``: the asyncio task that started this context, the task that started that one, and so on. These
-  tasks also see the retrievals of this context.
+- ``Retrievals._tasks``: the asyncio task that created this context, the task that started that one, and so on. All of
+  them see the retrievals of this context.
 - ``Retrievals._requests``: retrievals of other threads and tasks, copied when the current request began.
 - ``LastReports``: the last report of each LLM object.
 """
@@ -52,7 +52,7 @@ class ContextScoped(Generic[T]):
     """One value per context.
 
     A copied context inherits the value. During a run of a chain or agent, copied contexts share one value. Outside a
-    run, a context copies the value before it changes it. This isolates the requests of a server.
+    run, a context that changes the value changes only its own copy. This isolates the requests of a server.
 
     Args:
         copy: a function that copies a value, or creates a value if its argument is ``None``.
@@ -83,7 +83,7 @@ class ContextScoped(Generic[T]):
         return local
 
     def begin(self, empty: bool = False) -> Callable[[], None]:
-        """Begin a run, with no value if ``empty``. Return a function that ends the run in any context."""
+        """Begin a run, with no value if ``empty``. Return a function that ends the run. Any context may call it."""
         scope = _Scope(None if empty else self.get(), shared=True)
         self._scope.set(scope)
         return scope.end
@@ -166,7 +166,7 @@ class Retrievals:
     def add(self, texts: Iterable[str]) -> None:
         """Record the texts of one retrieval in this context.
 
-        The asyncio task that started this context also sees the texts. So does the task that started that task, and
+        The asyncio task that created this context also sees the texts. So does the task that started that task, and
         so on.
         """
         texts, current = tuple(texts), _current_task()
@@ -220,7 +220,8 @@ class Run:
 
     Attributes:
         failure: why retrievals may not have been recorded, or an empty string.
-        warn_at_end: functions to call at the end if nothing was retrieved; ``None`` outside a run.
+        warn_at_end: functions to call at the end if nothing was retrieved. It is ``None`` in the
+            empty ``Run`` that ``Runs.get`` returns outside a run.
     """
 
     failure: str = ""
@@ -232,7 +233,7 @@ class Run:
     _last_use: float = 0.0
 
     def latest_first(self) -> list[list[str]]:
-        """Return the texts of each retrieval, the latest first. A text of two retrievals belongs to the later one."""
+        """Return the texts of each retrieval, the latest first. A text of two retrievals is listed in the later one."""
         retrievals: dict[int, list[str]] = {}
         for number, text, count in self._texts.values():
             retrievals.setdefault(number, []).extend([text] * count)
@@ -313,7 +314,7 @@ class Runs:
                     run._add(texts, retrieved)
 
     def fail(self, failure: str, *ids: Hashable) -> None:
-        """Record why retrievals may be missing, for requests in this context and in these runs."""
+        """Record why retrievals may be missing, for requests in this context and in the runs with these ``ids``."""
         self.retrievals.fail(failure)
         with self._lock:
             for run in filter(None, map(self._find, ids)):

@@ -2,8 +2,8 @@
 
 - Hermes, Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` for each call
 - Mistral: ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]``
-- Llama 3.1: ``{"name": ..., "parameters": {...}}`` as the whole answer, perhaps after ``<|python_tag|>``; ``;``
-  separates several calls
+- Llama 3.1: ``{"name": ..., "parameters": {...}}`` as the whole answer, perhaps after ``<|python_tag|>``.
+  Several calls are separated by ``;``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _parse_marked_calls(text: str, marker: re.Match[str]) -> tuple[list[ToolCall
 
 
 def _parse_bare_calls(text: str) -> tuple[list[ToolCall], str]:
-    """Parse calls without markers at the beginning of an answer. Return the calls and the text after them."""
+    """Parse unmarked calls at the beginning of an answer. Return the calls and the text after them."""
     calls: list[ToolCall] = []
     rest = text
     while _BARE.match(rest):
@@ -141,7 +141,7 @@ def _malformed_call(raw: str, error: Exception) -> ToolCall:
 
 
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
-    """Return the text that begins a call of tool ``name`` (None: any tool). Return None for unknown formats."""
+    """Return the beginning of a tool call, with the tool's ``name`` if given. Return None for unknown formats."""
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML calls
         opening, key = HERMES + "\n", "arguments"
     elif MISTRAL in chat_template:

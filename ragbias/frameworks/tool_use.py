@@ -155,9 +155,9 @@ class AnswerFormat:
         return parse_tool_calls(whole) if self.tools else (whole, [])
 
     def read_valid(self, text: str) -> tuple[str, list[ToolCall], list[ToolCall]]:
-        """Split a complete answer into content, valid calls, and malformed calls, which also remain in the content.
+        """Split a complete answer into content, valid tool calls, and malformed tool calls.
 
-        Only the first valid call is returned if ``parallel`` is false.
+        The content includes the malformed calls. If ``parallel`` is false, only the first valid call is returned.
         """
         content, calls = self.read(text)
         valid, malformed = [call for call in calls if not call.error], [call for call in calls if call.error]
@@ -165,7 +165,7 @@ class AnswerFormat:
         return content, valid if self.parallel else valid[:1], malformed
 
     def logprobs(self, lm: LanguageModel, generation: Generation) -> dict[str, Any] | None:
-        """Return log-probabilities in OpenAI's format without ``top_logprobs``, or None if they were not requested."""
+        """Return log-probabilities in OpenAI's format, or None if not requested. ``top_logprobs`` are left out."""
         logprobs = lm.openai_logprobs(generation, self.keep_special)
         tokens = (logprobs or {}).get("content", ())
         return logprobs and {
@@ -186,7 +186,8 @@ def answer_format(
     Raises:
         ArgumentError: a tool is not a function, the choice names an unknown tool, the response format is unknown, or
             both tools and a response format are given.
-        UnsupportedToolsError: the chat template does not support tools, or its format of required calls is unknown.
+        UnsupportedToolsError: the chat template does not support tools, or a call is required and the template's
+            format of calls is unknown.
     """
     check_tools(tools)
     chosen = parse_tool_choice(choice, tools)

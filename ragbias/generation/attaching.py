@@ -42,7 +42,7 @@ from ragbias.readers import Lora, apply_reader, reader_of
 
 
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
-    """Warn that the cache has no effect if the documents of the method are not reusable."""
+    """If the method's documents are not reusable, warn that the cache has no effect."""
     if not method.reusable_documents:
         reusable = ", ".join(sorted(name for name, cls in METHODS.items() if cls.reusable_documents))
         reason = f"the states of a document depend on other documents or on its position; use one of {reusable}"
@@ -170,7 +170,7 @@ class DocumentStates:
         return [(heads // getattr(module, "num_key_value_groups", 1), tokens, head_dim(module)) for module in modules]
 
     def _dtypes(self) -> set[torch.dtype]:
-        """Return the possible dtypes of keys and values: the model's dtype and, under autocast, that of autocast."""
+        """Return the possible dtypes of keys and values: the model's dtype and, under autocast, autocast's dtype."""
         device = self._model.device.type
         casts = torch.is_autocast_enabled(device)
         return {self._model.dtype, *([torch.get_autocast_dtype(device)] if casts else [])}
@@ -273,7 +273,7 @@ def cache_from_states(model: PreTrainedModel, parts: Sequence[States]) -> Dynami
 
 
 def _device_of(module: Module) -> torch.device:
-    """Return the device on which a module computes. Accelerate may keep its weights on another device."""
+    """Return the device on which a module computes. Accelerate may keep the weights on another device."""
     for part in module.modules():
         if (device := getattr(getattr(part, "_hf_hook", None), "execution_device", None)) is not None:
             return torch.device(device)

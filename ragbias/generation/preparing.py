@@ -83,7 +83,7 @@ def _split_parts(prompt: Prompt, strip_numbering: bool, tokenizer: PreTrainedTok
 
 
 def _find_documents(text: str, documents: Sequence[str] | None, boundaries: Boundaries | None) -> Boundaries:
-    """Locate the documents in a flat prompt, unless they are located. Raise an error if ``documents`` are missing."""
+    """Return ``boundaries``; if None, locate the documents. Raise an error if some of ``documents`` are missing."""
     texts = None if documents is None else document_texts(documents)
     boundaries = boundaries or locate(text, documents=texts)
     found = 0 if boundaries.source == "headers" else boundaries.n_found
@@ -115,7 +115,7 @@ def split_located(
 
 
 def _with_numbering(boundaries: Boundaries, numbers: DocumentNumbers, strip: bool, why_left: str) -> Boundaries:
-    """Set ``numbering`` of the boundaries. If numbers should be stripped but remain, add ``why_left`` to the reason."""
+    """Set ``numbering``. If numbers remain although ``strip`` is true, add ``why_left`` to ``boundaries.reason``."""
     if strip and numbers.cuts and not numbers.doubtful:
         return replace(boundaries, numbering="stripped")
     if not numbers.reveal_order:
@@ -164,7 +164,7 @@ def build_request(
 
 
 def reason_for_plain(method: Method, prompt: SplitPrompt, parts: Prompt | TokenisedPrompt) -> str:
-    """Return why a method cannot run on a prompt; empty if it can. ``parts`` are the parts as the model reads them."""
+    """Return why a method cannot run on a prompt; empty if it can. ``parts`` is the prompt as the model reads it."""
     if not method.needs_documents:
         return ""
     if prompt.why_unsplit:

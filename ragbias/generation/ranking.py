@@ -168,7 +168,8 @@ def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], sco
 def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
     """Replace the query after the documents by "N/A" for in-context re-ranking. Return None if there is no query.
 
-    The query is the rest of the line after the last ``Question:`` or ``Query:``. Without these, it is the longest line.
+    The query is the rest of the line after the last ``Question:`` or ``Query:``. If neither occurs, the query is the
+    longest line.
     """
     border = "|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True)))
     masked = re.sub(border, lambda match: "\n" * len(match[0]), suffix) if border else suffix

@@ -30,7 +30,7 @@ class SplitPrompt:
     why_unsplit: str = ""
 
     def reordered(self, order: Sequence[int]) -> SplitPrompt:
-        """Reorder the documents. ``order[i]`` is the old index of document ``i``."""
+        """Reorder the documents. ``order[i]`` is the old index of the document whose new index is ``i``."""
         parts = self.parts.reordered(order)
         return replace(self, parts=parts, flat=FlatText.of(parts, self.flat.lead))
 
@@ -175,7 +175,7 @@ class Generation:
         finish_reason: Literal["stop", "length"],
         logprobs: Sequence[float] | None = None,
     ) -> Generation:
-        """Create the answer to a request from all its new tokens. The answer does not include tokens in ``eos``."""
+        """Create the answer to a request from all new tokens ``ids``. The answer omits tokens in ``eos``."""
         kept = [index for index, token in enumerate(ids) if token not in eos]
         return Generation(
             text=text,

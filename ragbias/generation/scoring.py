@@ -155,7 +155,7 @@ def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuati
 
 
 def kl(plain: Tensor, debiased: Tensor) -> float:
-    """Return KL(plain || debiased) in nats of two next-token distributions, given as log-probabilities ``[V]``.
+    """Return KL(plain || debiased) in nats. Both arguments are log-probabilities ``[V]`` of the next token.
 
     Tokens with probability zero in ``plain`` are ignored. Negative rounding errors become zero.
     """

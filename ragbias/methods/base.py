@@ -48,7 +48,7 @@ class SequenceCall:
         index: index of the sequence in the batch.
         layer: index of the layer.
         prefill: whether this forward pass contains the whole prompt.
-        pad: number of padding columns of this sequence in the queries of this call.
+        pad: number of padding columns that were cut from this sequence's queries in this call.
         query: ``[H, Q, d]``. ``Q`` is the prompt's length in the prefill, and the number of new tokens in decoding.
         key, value: ``[G, K, d]``, all tokens so far.
         memory: the method's state for this sequence and layer, from the prefill to the last token.
@@ -162,7 +162,7 @@ class DocumentScorer(Protocol):
         """
 
     def contrast(self) -> list[list[float]]:
-        """Return the attention to each token of each document, minus its attention if the query is "N/A".
+        """Return the attention to each token of each document, minus the attention to this token if the query is "N/A".
 
         Attention is averaged over the tokens after the documents, and summed over layers and heads. A call costs one
         prefill.
@@ -228,7 +228,7 @@ class Method(_WithReader):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the plain model runs on the prompt as it is."""
+        """Whether the method runs the plain model on the unchanged prompt."""
         return self.acts_on == "nothing"
 
     @property

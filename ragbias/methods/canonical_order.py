@@ -10,7 +10,7 @@ from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod, cano
 
 @dataclass(frozen=True)
 class CanonicalOrder(ReorderingMethod):
-    """Sort the documents by their token ids. Answers are order-invariant, but the model remains biased."""
+    """Sort the documents by their token ids. Answers are order-invariant, but the model keeps its position bias."""
 
     name = "canonical-order"
     invariant = True

@@ -19,12 +19,12 @@ from ragbias.methods.siw import SIW
 
 @dataclass(frozen=True)
 class ChannelScaling(Reweightable):
-    """Scale one channel of the hidden state for the queries of the last token and for all keys.
+    """Scale one channel of the hidden state in the queries and keys of the last token's attention.
 
-    ``h`` is the output of the layer norm before attention. ``h'`` is ``h`` with channel ``c`` multiplied by ``s``.
-    ``q, k, v`` are projections of ``h``, and ``q', k'`` are projections of ``h'``. The prefill computes plain attention
-    from ``(q, k, v)``. The last token attends with ``(q', k', v)`` instead. The cache contains ``k'`` instead of ``k``.
-    Therefore generated tokens attend like the last token at no extra cost.
+    ``h`` is the output of the layer norm before attention. ``h'`` is ``h`` with channel ``c`` (``channel``) multiplied
+    by ``s`` (``factor``). ``q, k, v`` are projections of ``h``, and ``q', k'`` are projections of ``h'``. In the
+    prefill, the last token attends with ``(q', k', v)``, and all others attend with ``(q, k, v)``. The cache contains
+    ``k'`` instead of ``k``. Therefore generated tokens attend like the last token at no extra cost.
 
     Args:
         channel: index ``c`` into the hidden state, or a tuple of channels (the paper's ablation has two).
@@ -70,8 +70,8 @@ class ChannelScaling(Reweightable):
             last: see the class.
 
         Raises:
-            MethodError: there is no profile for this model, or the file is invalid; or, when the method is
-                attached, the model has another shape.
+            MethodError: there is no profile for this model, or the file is invalid. The returned method raises this
+                error when it is attached to a model of another shape.
         """
         profile = find_profile(profile)
         method = cls(profile.channel, profile.factor, profile.layers, last)

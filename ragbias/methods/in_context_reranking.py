@@ -29,8 +29,8 @@ class InContextReranking(ReorderingMethod):
 
     ``a(t)`` is the attention to token ``t``, averaged over the tokens after the documents and summed over layers and
     heads. ``b(t)`` is this attention if the query is "N/A". One forward pass measures both, and ``x(t) = a(t) - b(t)``.
-    A document's score is the sum of ``x(t)`` over its tokens without outliers. Outliers are at least two sample
-    standard deviations below the document's mean.
+    A document's score is the sum of ``x(t)`` over its tokens. The sum leaves out outliers, which are at least two
+    sample standard deviations below the document's mean.
     """
 
     name = "icr"
@@ -89,7 +89,7 @@ class QueryContrast(AttentionMethod):
 
 
 def _attention(query: Tensor, keys: Tensor, positions: Tensor, options: dict[str, Any], count: int) -> Tensor:
-    """Return the mean attention of the last queries ``[H, Q, d]`` to the first ``count`` keys, summed over heads."""
+    """Return the attention to each of the first ``count`` keys, summed over heads and averaged over queries."""
     import torch
 
     lower, upper = attention.keys.causal_bounds(options["segments"], len(positions), positions.device)

@@ -35,7 +35,7 @@ class MsPoE(AttentionMethod):
         heads: the order of the heads, smallest ratio first. ``"by-awareness"`` is the rule above. The paper also
             evaluates ``"entropy"`` (lowest entropy of the weights first), ``"sequential"`` (by index) and ``"random"``
             (drawn for each layer). ``"reversed"`` (by index, last first) is from the authors' script.
-        alpha: the score of a head counts weights above this multiple of the mean, 0.001 to 1,000,000.
+        alpha: the score of a head is the share of weights above this multiple of the mean, 0.001 to 1,000,000.
         seed: seed for ``heads="random"``, 0 to 2**31 - 1.
     """
 
@@ -79,7 +79,7 @@ class MsPoE(AttentionMethod):
         return (ratios.repeat_interleave(group), ratios) if by_key else (ratios, ratios[::group])
 
     def _indices(self, seq: SequenceCall, group: int) -> Tensor:
-        """Return the number of steps from the smallest ratio to the ratio of each head: int64 ``[H / group]``."""
+        """Return an index for each ``group`` of heads, int64 ``[H / group]``. Index 0 has the smallest ratio."""
         import torch
 
         count = seq.query.shape[0] // group

@@ -21,8 +21,8 @@ class ParallelExperts(JointMethod):
     Expert ``k`` has logits ``s_k``. The amateur, a prompt without documents, has logits ``s_0``. The expert's scores
     are ``(1 + b_k) s_k - b_k s_0 + g log r_k``. The contrast ``b_k`` is the Jensen-Shannon divergence between expert
     and amateur at the first token. ``r_k`` is the prior relevance of the document, and ``g`` is the weight of this
-    prior. The token with the highest score of all experts is appended to all prompts. Sampling is our addition: it
-    draws from the softmax over the highest score of each token.
+    prior. The token with the highest score of all experts is appended to all prompts. Sampling is our addition: a
+    token's logit is its highest score over the experts.
 
     Args:
         contrast: ``b_k`` for all experts, 0 to 100; None uses the divergence.
@@ -71,7 +71,7 @@ class ParallelExperts(JointMethod):
         return [[], *([index] for index in order)]
 
     def combine_logits(self, logits: Tensor, memory: dict[str, Any], previous: int | None) -> Tensor:
-        """Return the highest score of each token. ``logits[0]`` is the amateur. ``memory`` has ``b`` and the prior."""
+        """Return each token's best expert score. ``logits[0]`` is the amateur. ``memory`` has ``b`` and the prior."""
         amateur, experts = logits[:1], logits[1:]
         if previous is None:
             memory["contrast"] = self._divergence(experts, amateur) if self.contrast is None else self.contrast

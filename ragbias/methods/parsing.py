@@ -81,7 +81,7 @@ def get(
             methods (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals, but words
             and paths need no quotes. ``None`` selects ``default_method(model_name)``.
         model_name: name of the model, for its default method and for methods with a profile per model.
-        reader: folder or name of a reader adapter for the method, as in ``"pcw(reader=folder)"``; ``""`` is none.
+        reader: folder or name of a reader adapter for the method, as in ``"pcw(reader=folder)"``; may be empty.
 
     Raises:
         UnknownMethodError: no method has this name.

@@ -1,4 +1,4 @@
-"""Majority vote over document orders. Its source, Tang et al., arXiv 2310.07712, computes a central ranking."""
+"""Majority vote over document orders. Tang et al., arXiv 2310.07712, compute a central ranking instead."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ragbias.methods.base import VotingMethod, canonical_order
 class PermutationVote(VotingMethod):
     """Answer with several orders of the documents, and return the majority answer.
 
-    The orders are distinct random shuffles. If ``samples`` is larger than the number of possible orders, each order
-    runs ``samples // orders`` times: with two documents and 5 samples, both run twice. Ties are broken by the mean
-    log-probability per token. The shuffles start from a canonical order, so answers are order-invariant.
+    The orders are distinct random shuffles. If only ``m`` orders are possible, and ``samples`` is larger, each order
+    runs ``samples // m`` times. For example, with two documents and 5 samples, both orders run twice. Ties are broken
+    by the mean log-probability per token. The shuffles start from a canonical order, so answers are order-invariant.
 
     Args:
         samples: maximum number of answers, 1 to 100,000.

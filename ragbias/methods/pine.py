@@ -22,9 +22,9 @@ class Pine(SegmentMethod):
 
     ``P`` tokens precede the documents, document ``j`` has length ``L_j``, and ``E = P + sum L_j``. In each head:
 
-    - The tokens of document ``i`` attend to the tokens of the other documents without positions:
-      ``a = softmax(q k^T / sqrt(d))``. Document ``j`` has the importance ``sum_{t in i, s in j} a[t, s] / L_j``.
-      Document ``i`` ends at position ``E - 1``. The most important other document ends before it, then the second most
+    - For tokens of document ``i``, the importance of another document ``j`` is ``sum_{t in i, s in j} a[t, s] / L_j``.
+      Here, ``a = softmax(q k^T / sqrt(d))`` is the attention of these tokens to all other documents, without positions.
+      Document ``i`` ends at position ``E - 1``. The most important other document precedes it, then the second most
       important, and so on. Document ``i`` sees itself causally, and the prefix and all others fully.
     - For a token after the documents, the importance is computed over all documents. The most important document ends
       at ``E - 1``. The token has its true position and sees all tokens before it.
@@ -100,11 +100,11 @@ class Pine(SegmentMethod):
         return self._starts_by_nearness(self._nearness(mass, seq), seq)
 
     def _canonical_nearness(self, seq: SequenceCall) -> Tensor:
-        """Return the nearness of the documents in canonical order: float32 ``[1, 1, n]``. The last one is nearest."""
+        """Number the documents in canonical order: float32 ``[1, 1, n]``. The last document is nearest."""
         return seq.arange(len(seq.spans)).float()[None, None]
 
     def _nearness(self, mass: Tensor, seq: SequenceCall) -> Tensor:
-        """Return the nearness of each document ``[H, Q, n]`` from the attention to it. A greater value is nearer."""
+        """Compute the nearness ``[H, Q, n]`` from ``mass``, the attention to each document. Higher is nearer."""
         importance = mass / seq.lengths
         return importance if self.order == "importance" else -importance
 

@@ -22,9 +22,9 @@ class RoToR(SegmentMethod):
     Args:
         key: function that returns the sort key of a document's token ids. Ties are broken by token ids. None sorts by
             token ids, or by embeddings if the model's input is embeddings.
-        selective: whether to compare the first tokens of RoToR and the plain model. Then RoToR answers only if its
-            token is more probable. Otherwise the plain model answers. Answers are not order-invariant. This option
-            needs ``DebiasedLM`` and two more prefills.
+        selective: whether to choose between RoToR and the plain model. RoToR answers if its first token is more
+            probable than the plain model's. Otherwise the plain model answers. With this option, answers are not
+            order-invariant. It needs ``DebiasedLM`` and two more prefills.
     """
 
     key: Callable[[Sequence[int]], Any] | None = None

@@ -10,7 +10,7 @@ from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 
 
 class SegmentMethod(AttentionMethod):
-    """A method in which a document sees the prefix and itself. Tokens after the documents see all tokens before them.
+    """Each document sees at least the prefix and itself. Tokens after the documents see all tokens before them.
 
     The prefix runs as in the plain model. Subclasses determine whether documents also see each other, the positions of
     the documents for each query, and the position of the first token after the documents.
@@ -39,7 +39,7 @@ class SegmentMethod(AttentionMethod):
         raise NotImplementedError
 
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
-        """Return the starts of the documents for ``query`` ``[H, Q, d]`` of tokens after the documents.
+        """Return the starts of the documents for tokens after the documents, with the queries ``[H, Q, d]``.
 
         The result is int64 ``[H or 1, Q or 1, n]``. By default, it equals the starts for tokens of the first document.
         """
@@ -50,11 +50,11 @@ class SegmentMethod(AttentionMethod):
         return seq.documents_end
 
     def starts_before(self, lengths: Sequence[int]) -> list[int]:
-        """Return the starts of prefix and documents if the tokens after the documents start at ``sum(lengths)``.
+        """Return the starts of prefix and documents, shifted so that the suffix starts at ``sum(lengths)``.
 
-        ``lengths`` are the numbers of tokens of prefix and documents. ``follows_query`` must be false. Often,
-        ``tail_begin`` is earlier. Therefore prefix and documents start later, by the same distance. With rotary
-        positions, this does not change attention.
+        ``lengths`` are the numbers of tokens of prefix and documents. Without the shift, the suffix starts at
+        ``tail_begin``, which is often earlier. The shift adds the same distance to all starts. With rotary positions,
+        this does not change attention. ``follows_query`` must be false.
         """
         import torch
 
@@ -118,7 +118,7 @@ class SegmentMethod(AttentionMethod):
         """Compute attention of the tokens after the documents, in the prompt or generated.
 
         Args:
-            keys: ``[G, K, d]``, encoded at their offsets in the segments; at their positions if ``starts`` is None.
+            keys: ``[G, K, d]``, each encoded at its offset in its segment or, if ``starts`` is None, at its position.
             starts: positions of the ``n + 2`` segments, ``[H or 1, Q or 1, n + 2]``. The segments are the prefix, the
                 ``documents`` and the suffix.
         """
@@ -143,7 +143,7 @@ class SegmentMethod(AttentionMethod):
 
 
 def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Return the segment index of ``count`` keys from index ``first``, and their offsets in these segments."""
+    """Return the segment of each key and its offset in this segment, for ``count`` keys from index ``first``."""
     import torch
 
     indices = seq.arange(first, first + count)
@@ -155,22 +155,22 @@ def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tens
 
 
 def _at_offsets(seq: SequenceCall, keys: Tensor, first: int) -> Tensor:
-    """Encode keys from index ``first`` at their offsets in their segments."""
+    """Encode each key at its offset in its segment. The first key has the index ``first``."""
     return seq.scoring.encoding(keys, _segment_and_offset(seq, first, keys.shape[1])[1])
 
 
 def input_starts(seq: SequenceCall) -> Tensor:
-    """Return the documents' positions in the prompt, as the result ``[1, n, n]`` of ``document_starts``."""
+    """Return ``document_starts`` ``[1, n, n]`` for documents at their positions in the prompt."""
     begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
     return begins.expand(1, len(begins), -1)
 
 
 def starts_after_prefix(seq: SequenceCall) -> Tensor:
-    """Return the end of the prefix for all documents, as the result ``[1, n, n]`` of ``document_starts``."""
+    """Return ``document_starts`` ``[1, n, n]`` for documents that all start at the end of the prefix."""
     return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
 
 
 def starts_up_to(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
-    """Return the starts of adjacent documents before ``end``. ``nearest_first`` lists the nearest to ``end`` first."""
+    """Return the starts of adjacent documents. ``nearest_first`` lists them backwards from position ``end``."""
     starts = end - lengths[nearest_first].cumsum(-1)
     return nearest_first.new_empty(nearest_first.shape).scatter_(-1, nearest_first, starts)

@@ -136,7 +136,7 @@ def _log_report(fields: dict[str, Any], report: Json) -> None:
 
 
 def _log_end(fields: dict[str, Any], body: Json) -> None:
-    """Add the report and the token counts of a response body or chunk, if any, to the log fields."""
+    """Add the report and the token counts to the log fields, if the response body or chunk contains them."""
     if "ragbias" in body:
         _log_report(fields, body["ragbias"])
         fields["finish_reason"] = body["choices"][0]["finish_reason"]

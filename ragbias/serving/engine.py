@@ -61,7 +61,7 @@ class ServedModel(ABC):
 
     @asynccontextmanager
     async def running(self, count: int = 1, streamed: bool = False) -> AsyncIterator[None]:
-        """Count requests as running during the block. Streams wait while ``max_streams`` others run."""
+        """Count requests as running during the block. A stream first waits while ``max_streams`` other streams run."""
         async with self._streams if streamed else nullcontext():
             self._running += count
             try:

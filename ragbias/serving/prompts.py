@@ -101,8 +101,8 @@ def check_documents_found(request: Request, on_missing: str) -> None:
 def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> None:
     """Raise a 400 if messages contain only some of the documents.
 
-    The order of the documents in the messages would affect the answer. A message whose whole text equals
-    a document is ignored, because it may be the user's question.
+    Otherwise, the order of these documents would affect the answer. A message whose whole text equals a document is
+    ignored, because it may be the user's question.
     """
     texts, contents = [document.text for document in documents], list(contents)
     if chat_documents.find_copies(texts, contents):

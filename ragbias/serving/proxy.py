@@ -52,7 +52,7 @@ class PromptText(NamedTuple):
 
 
 class Upstream:
-    """The server behind the proxy. It gets ``upstream.key``, or the client's key if the proxy needs no keys."""
+    """The server behind the proxy. Its API key is ``upstream.key``, or the client's key if the proxy needs no keys."""
 
     def __init__(self, upstream: UpstreamModel, settings: ProxySettings) -> None:
         self._key, self._keep_clients_key = upstream.key, not settings.api_key
@@ -195,7 +195,7 @@ def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
 def _find_text_with_documents(
     texts: Sequence[PromptText], documents: Sequence[ChatDocument] | None, settings: ProxySettings
 ) -> tuple[PromptText | None, Boundaries]:
-    """Return the last text that contains all documents, and the boundaries. The text is None if no text does."""
+    """Return the last text that contains all documents, or None, and the boundaries of the documents."""
     boundaries = locate("", documents=[] if documents == [] else None)
     for text in reversed(texts):
         if (found := prompts.find_documents(text.text, documents, settings)) is not None:

@@ -69,7 +69,7 @@ class Cluster(BaseModel):
 
 @serve.deployment(health_check_period_s=2, health_check_timeout_s=30, graceful_shutdown_timeout_s=30)
 class Replica:
-    """An engine with one model. It returns errors, because Ray would log the messages of raised errors."""
+    """An engine with one model. It returns errors, and does not raise them, because Ray would log raised errors."""
 
     def __init__(self, model: ReplicatedModel, settings: ServerSettings) -> None:
         log_to_stderr()

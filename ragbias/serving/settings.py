@@ -37,7 +37,7 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class ProxySettings(ServerSettings):
-    """Settings of the proxy. It accepts more requests than a server, because another server runs the model."""
+    """Settings of the proxy. It accepts more requests by default, because another server runs the model."""
 
     max_waiting: Annotated[int, limits.COUNTS] = 1_000
     max_streams: Annotated[int, limits.COUNTS] = 256
@@ -46,7 +46,7 @@ class ProxySettings(ServerSettings):
 
 @dataclass(frozen=True)
 class UpstreamModel:
-    """The upstream server of a proxy. Only a proxy that reuses documents in this server needs ``model``."""
+    """The upstream server of a proxy. ``model`` is needed only if the proxy reuses documents in this server."""
 
     url: str = field(repr=False)  # may contain a password
     method: str  # of requests that name none

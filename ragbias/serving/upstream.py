@@ -75,7 +75,7 @@ def _check_size(content: bytes | bytearray, limit: int) -> None:
 
 
 class WeightlessLM(DebiasedLM):
-    """A model without weights, which prepares requests for a server. ``window`` is the server's window."""
+    """A model without weights, which prepares requests for a server with the context window ``window``."""
 
     def __init__(self, name: str, method: Method, window: int, strip_numbering: bool) -> None:
         check_model_path(name)

@@ -38,7 +38,10 @@ class PositionPreference(NamedTuple):
 
 @dataclass(frozen=True)
 class Flips:
-    """Shares of questions whose answers differ."""
+    """Shares of questions whose answers differ.
+
+    ``flips`` compares orders, and ``floor`` compares repetitions of the retrieved order. ``excess`` is the difference.
+    """
 
     flips: Interval  # between orders
     floor: Interval  # between repetitions of the retrieved order
@@ -171,8 +174,8 @@ class _CaseRuns:
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> Answers:
         """Answer the question in all orders, then again in the retrieved order.
 
-        Repetitions copy the first answer if they cannot change it, or if greedy decoding runs the same computation in
-        all orders.
+        The repetitions copy the first answer if equal requests always get equal answers. They also copy it if decoding
+        is greedy and all orders run the same computation.
         """
         case = self._case
         requests = [case.request(order, method) for order in orders]
@@ -217,7 +220,7 @@ def _summarise(
     rows: Sequence[Answers],
     first: Sequence[Answers],
 ) -> Outcome:
-    """Summarise the answers of one method, in ``rows``. ``first`` has the answers of the unchanged pipeline."""
+    """Summarise ``rows``, the answers of one method. ``first`` contains the answers of the unchanged pipeline."""
     sources = [
         [find_source(text, case.prompt.documents, case.question.question) for text in answers.by_order]
         for case, answers in zip(cases, rows, strict=True)
@@ -256,7 +259,7 @@ def is_right(question: Question, answer: str) -> bool:
 
 
 def answers_differ(question: Question, answers: Sequence[str]) -> bool:
-    """Whether some answers are right and others wrong. If right answers are unknown, whether any two differ."""
+    """Whether some answers are right and others wrong or, without accepted answers, whether any two differ."""
     if question.answers:
         return len({is_right(question, answer) for answer in answers}) > 1
     return any(not same_answer(*pair) for pair in combinations(answers, 2))

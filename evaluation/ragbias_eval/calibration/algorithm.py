@@ -173,8 +173,8 @@ def record_search(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[
     """Describe the search as JSON data.
 
     ``position_correlation`` is Pearson's correlation between position and mean activation, by channel and layer. The
-    first ``SearchRange.skip_fit`` positions are omitted. ``smoothness`` contains the roughness of
-    channels: a low value means a smooth channel.
+    first ``SearchRange.skip_fit`` positions are omitted. ``smoothness`` is low for smooth
+    channels, because it contains their roughness.
     """
     tested_range = ranking.search_range
     tested = layer_outputs(states)[tested_range.first : tested_range.last + 1, tested_range.skip_fit :]

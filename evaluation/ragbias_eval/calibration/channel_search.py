@@ -55,9 +55,9 @@ class SearchRange:
 class ChannelRanking:
     """Result of the search.
 
-    ``passed`` has the channels that are monotone in enough layers. ``ranked`` has the smoothest of them, smoothest
-    first. If ``passed`` is empty, ``ranked`` has the channels that are monotone in the most layers. Among channels with
-    equally many monotone layers, the smoothest is first.
+    ``passed`` has the channels that are monotone in enough layers. ``ranked`` has the best channels of ``passed``, with
+    the smoothest first. If ``passed`` is empty, ``ranked`` has the best channels that are monotone in any layer. These
+    are sorted by the number of monotone layers, and for equal numbers by smoothness.
     """
 
     monotone: dict[int, list[int]]  # by channel, the layers with a monotone fit
@@ -68,7 +68,10 @@ class ChannelRanking:
 
 
 def layer_outputs(states: Array) -> Array:
-    """Drop the embeddings from ``states`` ``[n_states, T, D]`` if ``n_states`` is odd, as the authors' code does."""
+    """Return ``states`` ``[n_states, T, D]`` without the embeddings if ``n_states`` is odd; otherwise return all.
+
+    The authors' code has the same rule.
+    """
     return states[1:] if len(states) % 2 else states
 
 

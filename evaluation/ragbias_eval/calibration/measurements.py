@@ -71,9 +71,9 @@ def measure_document_attention(
 def gold_attention(
     model: PreTrainedModel, samples: Sequence[Sample], batch_size: int, advance: Advance = lambda done: None
 ) -> list[tuple[float, float]]:
-    """Return two means for each layer: the last token's attention to the gold document, and to the other documents.
+    """Return, for each layer, the last token's mean attention to a gold document and to another document.
 
-    The first mean is over samples, the second over samples and documents.
+    The first number is averaged over samples. The second is averaged over samples and their other documents.
     """
     masses = measure_document_attention(model, [sample.prompt for sample in samples], batch_size, advance)
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
@@ -83,9 +83,9 @@ def gold_attention(
 
 
 def retrieving_layers(attention: Sequence[Sequence[float]]) -> set[int]:
-    """Return the layers that prefer the gold document at least half as much as the best layer does.
+    """Return the layers whose preference for the gold document is at least half of the highest preference.
 
-    ``attention`` is the result of ``gold_attention``. A layer's preference is the difference of its two values.
+    A layer's preference is the difference of its two numbers in ``attention``, the result of ``gold_attention``.
     """
     excess = [gold - other for gold, other in attention]
     best = max(range(len(excess)), key=excess.__getitem__)

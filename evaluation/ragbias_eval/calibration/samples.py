@@ -169,8 +169,8 @@ RENDERERS = {"kv": kv_prompt, "tiny": tiny_prompt, "data": data_prompt}
 def make_calibration_set(lm: DebiasedLM, plan: CalibrationSettings) -> tuple[list[Sample], list[Sample]]:
     """Draw or read the questions of a calibration. Return two lists of samples, about different questions.
 
-    The first list selects channel, factor and layers. The second list checks the selection. It has
-    two thirds of the questions if they are drawn, or one third if they come from a file.
+    The first list is for selecting channel, factor and layers. The second list is for checking the selection. The
+    second list has two thirds of the questions if they are drawn, or one third if they come from a file.
     """
     if plan.data is None:
         rng = random.Random(f"calibration {plan.task} {plan.seed}")

@@ -121,7 +121,7 @@ def scored_records(records: Iterable[Record]) -> list[Record]:
 def _judge_figures(records: Sequence[Record]) -> dict[str, Any]:
     """Compute a judge's consistency between both orders, and its preference for the first response.
 
-    If both orders of a pair have no verdict, the pair is consistent. The gold position is that of the better response.
+    A pair counts as consistent if neither order has a verdict. The gold position is that of the better response.
     """
     flips = order_flips(records, preferred_response)
     decided = [record for record in records if preferred_response(record) != "neither"]
@@ -193,9 +193,9 @@ def curve_figures(scores: Scores, bounds: Bounds = SHARE) -> dict[str, Any]:
 def minus_plain(scores: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
     """Compute a method's differences from the plain model.
 
-    The plain model's mean is subtracted from the method's mean, and from its score at each position. For several
-    positions, the differences in ``EXTREMES`` are computed too. ``most`` is the largest possible difference of two
-    scores, such as 1 for accuracies. Return None if the methods have no common question or position.
+    The plain model's mean is subtracted from the method's mean, and from the method's score at each position. With
+    several positions, the result also has the differences in ``EXTREMES``. ``most`` is the largest possible difference
+    of two scores, such as 1 for accuracies. Return None if the two have no common question or position.
     """
     first, second = scores.restrict_to_common(plain)
     if not first.values.size:

@@ -118,7 +118,7 @@ def compute_intervals(estimates: Floats, resampled: Floats, bounds: Bounds | Non
 
 
 def compute_curve(scores: Scores, resamples: int = RESAMPLES, bounds: Bounds = SHARE) -> dict[str, list[Interval]]:
-    """Compute the intervals of all ``Summaries``: one per position for ``by_position``, otherwise a single one."""
+    """Compute intervals for each field of ``Summaries``: ``by_position`` has one per position, the others have one."""
     limits: dict[str, Bounds] = {"worst": bounds, "best": bounds, "gap": (0, bounds[1] - bounds[0])}
     return {
         name: compute_intervals(once, samples, limits.get(name))

@@ -52,7 +52,7 @@ def order_flips(records: Iterable[Record], answer: Callable[[Record], Hashable])
 def repeat_flips(
     records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable]
 ) -> dict[str, float]:
-    """Return, for each question in ``noise``, the share of repetitions whose answer differs from the first answer."""
+    """Return, for each question in ``noise``, the share of repeated answers that differ from those in ``records``."""
     first = {record.key: answer(record) for record in records}
     return mean_by_question(
         (record for record in noise if record.key in first), lambda record: answer(record) != first[record.key]

@@ -107,7 +107,7 @@ def format_title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
 def prefill_costs(result: Mapping[str, Any]) -> dict[str, list[float]]:
     """Return each method's prefill time relative to ``none``, as ``[median, low, high]``.
 
-    Return {} if a method was not timed.
+    Return {} if any method was not timed.
     """
     costs = {label: method.get("cost", {}).get("prefill_ratio") for label, method in result["methods"].items()}
     return costs if all(costs.values()) else {}
@@ -154,7 +154,7 @@ def _format_cells(result: Mapping[str, Any], label: str, measure: str) -> dict[s
 
 
 def as_tables(result: Mapping[str, Any]) -> Iterator[Group]:
-    """Yield narrow tables for each measure: figures with intervals, then others, then those of a judge."""
+    """Yield up to three narrow tables for each measure: figures with intervals, figures without, a judge's figures."""
     for grid in build_grids(result):
         tables = []
         for names in (INTERVAL_COLUMNS, ESTIMATE_COLUMNS, JUDGE_COLUMNS):

@@ -88,9 +88,9 @@ class Judge(Task):
     ``gold_position`` is the position of the better response.
 
     The verdict is the ``[[A]]`` or ``[[B]]`` in the answer. The prediction is ``"chosen"`` if the verdict names the
-    better response, else ``"rejected"``. Answers without a verdict or with both are ``"neither"`` and score 0.5. (The
-    released code counts an answer with both verdicts as A.) Methods with several prompts per answer, such as
-    ``permutation-vote``, use the majority of verdicts.
+    better response, and ``"rejected"`` if it names the worse one. If the answer has no verdict or both, the prediction
+    is ``"neither"``, and the score is 0.5. (The released code counts an answer with both verdicts as A.) Methods with
+    several prompts per answer, such as ``permutation-vote``, use the majority of verdicts.
 
     Pairs of equal responses are skipped.
 

@@ -115,7 +115,7 @@ class LongBench(PassagesTask):
 
 
 def _split_passages(line: Line[_Row]) -> list[str]:
-    """Split a context at its headers ``Passage 1:``, ``Passage 2:`` and so on. Other numbers are not headers."""
+    """Split a context at its headers ``Passage 1:``, ``Passage 2:`` and so on. Ignore headers out of sequence."""
     context = line.row.context
     headers: list[re.Match[str]] = []
     for match in HEADER.finditer(context):

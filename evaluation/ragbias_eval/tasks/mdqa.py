@@ -85,7 +85,8 @@ class MultiDocumentQA(FileTask):
       retrieved for the question. Prompts with 20 documents include the distractors of prompts with 10.
 
     Args:
-        data: files of one of the two kinds. ``limit`` is the total number of questions in all files.
+        data: files of one of the two kinds.
+        limit: maximum number of questions in all files together.
         documents: numbers of documents. Default: as in the file, or 10 and 20 for the oracle file.
         positions: positions of the gold document, counted from 0. Default: as in the file, or five evenly spread
             positions for the oracle file.

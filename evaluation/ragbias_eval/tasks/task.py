@@ -258,9 +258,10 @@ def draw_orders(things: Sequence[T], count: int, key: str) -> list[list[T]]:
 def place_gold(
     gold: T, others: Sequence[T], positions: Sequence[int], orders: int, key: str
 ) -> Iterator[tuple[list[T], int, int]]:
-    """Yield ``(documents, gold position, index of the order)`` for each order and gold position, counted from 0.
+    """Yield ``(documents, gold position, index of the order)`` for each order and gold position.
 
-    The orders of the other documents are the same for all gold positions. ``key`` seeds the shuffles.
+    Positions and indices are counted from 0. The orders of the other documents are the same for all gold positions.
+    ``key`` seeds the shuffles.
     """
     for position in positions:
         if position > len(others):

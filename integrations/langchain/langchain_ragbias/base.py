@@ -70,10 +70,12 @@ class RagBiasModel(FrameworkModel):
         return self
 
     def _names_another_model(self, lm: DebiasedLM) -> bool:
-        """Whether the fields name a model other than ``lm``, e.g. because a chain's configuration set ``model_id``.
+        """Whether ``lm`` was loaded from the fields, and they now name another model.
+
+        For example, a chain's configuration may have set ``model_id``.
 
         Raises:
-            ArgumentError: the caller passed ``lm``, but the fields name another model.
+            ArgumentError: the user passed ``lm`` as an object, but the fields name another model.
         """
         if lm in arguments.loading_arguments:
             loaded = dict(zip(("model_id", "model_kwargs"), arguments.loading_arguments[lm], strict=True))

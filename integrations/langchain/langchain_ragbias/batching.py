@@ -107,7 +107,7 @@ def _set_outcome(future: Future[Any], outcome: object) -> None:
 
 @dataclass
 class Slot:
-    """A run's place in a batch, for the first request to ``model``."""
+    """A run's place in a batch. Only the run's first request to ``model`` uses it."""
 
     model: object
     batch: PaddedBatch
@@ -199,7 +199,7 @@ async def arun_batched(
 def _cancel_on_error(batch: PaddedBatch, ended: Ended | None = None) -> Iterator[None]:
     """If the block raises an error (such as Ctrl-C), cancel the batch and wait briefly for its runs to end.
 
-    Warnings of the runs name the line of user code that started the batch.
+    Inside the block, warnings name the line of user code that started the batch.
     """
     forget_call_site = remember_call_site()
     try:

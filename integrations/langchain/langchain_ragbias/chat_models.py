@@ -215,7 +215,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         Args:
             tools: functions, LangChain tools, pydantic classes, TypedDicts or JSON schemas.
             tool_choice: ``"auto"``, ``"none"``, ``"any"`` (also ``"required"`` or ``True``), or the name of a tool.
-                With ``"any"`` or a name, the answer begins with a tool call. The rest of the call may be malformed.
+                ``"any"`` or a name forces the answer to begin like a tool call, but the call may be malformed.
             kwargs: other arguments for each call of the model.
 
         Raises:

@@ -216,7 +216,7 @@ def locate_documents(
     artifacts: Sequence[Sequence[str]] = (),
     boundaries: Boundaries | None = None,
 ) -> LocatedDocuments:
-    """Locate the documents of a call, of its run or of recent retrievals in the rendered prompt.
+    """Locate documents in the rendered prompt: those of the call, of its run or of recent retrievals.
 
     Args:
         artifacts: a list of document texts for each message with documents, the latest message first.

@@ -39,7 +39,7 @@ def _added_to_cache_key(arguments: dict[str, Any]) -> Iterator[None]:
 
 
 class _RemedyInRepr(type(BaseLLM)):  # type: ignore[misc]  # the metaclass of BaseLLM
-    """Recommend ``ChatRagBias`` in the ``repr`` of a class, because an error of ``ChatHuggingFace`` prints it."""
+    """Recommend ``ChatRagBias`` in the ``repr`` of a class, which an error of ``ChatHuggingFace`` prints."""
 
     def __repr__(cls) -> str:
         return f"<class '{cls.__module__}.{cls.__qualname__}'; for chats use langchain_ragbias.ChatRagBias(llm=...)>"

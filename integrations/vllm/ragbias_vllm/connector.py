@@ -76,11 +76,12 @@ class TrackedRequest:
     Attributes:
         parts: the prefix, unless it is empty, and the documents.
         refusal: reason why the request must fail, or None.
-        load_end: index after the last token to load: the end of the documents or, with ``plan.store``, the end of the
-            last part that is already stored.
-        reused: number of first tokens that are loaded or in vLLM's prefix cache, so that vLLM does not compute them.
-            Each allocation of blocks updates the number.
-        loaded: number of tokens of prefix and documents that vLLM never computed.
+        load_end: index after the last token to load. It is the end of the documents. With ``plan.store``, it is the
+            end of the last part that is already stored.
+        reused: number of tokens at the start of the prompt that vLLM does not compute, because they are loaded or in
+            vLLM's prefix cache. Each allocation of blocks updates the number.
+        loaded: minimum of ``reused`` over all allocations, but at most the tokens of prefix and documents. vLLM never
+            computed these tokens.
         saved: whether the worker has the task to save the parts.
     """
 

@@ -32,7 +32,7 @@ class JointDocuments:
         return [part for part in parts_of(self._identity, plan, ids) if part.key not in self._cache]
 
     async def store(self, plan: Plan, ids: Sequence[int]) -> int:
-        """Compute and store missing parts, or raise ``ApiError``. Return 0, because vLLM computed no part."""
+        """Compute and store missing parts, or raise ``ApiError``. The result 0 means: vLLM computed no part."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._store, plan, ids)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The vLLM server behind the proxy: request answers for token ids, and store documents in the connector."""
+"""Send prompts as token ids to the vLLM server behind the proxy, and store documents in its connector."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Segments:
         return Plan(document is not None, self.method, lengths, self.scope)
 
     def keys(self) -> list[bytes]:
-        """Return identifiers of the stored prefix and of each stored document, in this order."""
+        """Return identifiers of the prefix and of each document, in this order."""
         about = json.dumps([self.model, self.scope]).encode()
         prefix = hashlib.sha256(about + array("q", self.prefix).tobytes()).digest()
         return [prefix, *(hashlib.sha256(prefix + array("q", ids).tobytes()).digest() for ids in self.documents)]
@@ -249,7 +249,7 @@ class StoredDocuments:
     def forget(self, keys: Sequence[bytes] | None = None) -> None:
         """Mark the documents with these keys as not stored; None marks all documents.
 
-        If a request is still storing documents, they will not be marked as stored when it ends.
+        Jobs that are running now will not mark their documents as stored when they end.
         """
         self._generation += 1
         self._reported = self._reported and keys is not None
@@ -291,7 +291,10 @@ class StoredDocuments:
     async def _run_once(
         self, key: bytes, keys: Sequence[bytes], tenant: str, compute: Callable[[], Awaitable[int]]
     ) -> int:
-        """Return the result of ``compute``. Requests with the same ``key`` share one call of ``compute``."""
+        """Return the result of ``compute``. Requests with the same ``key`` share one call of ``compute``.
+
+        ``keys`` are the identifiers to remember as stored afterwards.
+        """
         job = self._jobs.get(key)
         if job is None:
             job = _Job(compute, asyncio.get_running_loop().create_future(), keys)

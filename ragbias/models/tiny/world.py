@@ -122,7 +122,7 @@ def draw_entry(rng: random.Random, name: str, attributes: Sequence[Attribute]) -
 
 
 def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: int | None = None) -> list[Entry]:
-    """Draw passages about different entities. Like retrieved passages, they often state the same attributes.
+    """Draw passages about different entities. Like retrieved passages, they often have attributes in common.
 
     ``attributes`` is the number of different attributes in all passages together. If it is None, it is drawn at random.
     """
@@ -171,7 +171,7 @@ def prompt(documents: Sequence[str], question: str) -> str:
 
 
 def cases(documents: int, count: int, seed: int) -> list[tuple[WorldQuestion, list[Passage]]]:
-    """Draw ``count`` questions with ``documents - 1`` distractors each. Passages often have the same attributes."""
+    """Draw ``count`` questions with ``documents - 1`` distractors each. Passages often have attributes in common."""
     rng = random.Random(f"evaluation {seed}")
     drawn: list[tuple[WorldQuestion, list[Passage]]] = []
     while len(drawn) < count:

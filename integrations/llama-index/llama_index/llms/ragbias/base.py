@@ -124,7 +124,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         return PromptTemplate(value) if isinstance(value, str) else value
 
     def model_post_init(self, context: Any, /) -> None:
-        """Load the model, and set unset fields from it."""
+        """Load the model, and fill in unset fields from it."""
         super().model_post_init(context)
         self.open_model("model_name", self.lm, {"device_map": self.options.device_map, **self.model_kwargs})
         self.context_window = context_window(self.lm.window, self.context_window)
@@ -308,7 +308,10 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
     def _prepare_messages(
         self, messages: Sequence[ChatMessage], call: MergedArguments, form: AnswerFormat
     ) -> PreparedCall:
-        """Render a conversation and locate its documents now. Retrievals may be gone when a stream is read."""
+        """Render a conversation and locate its documents.
+
+        Streams call this before they are read, because retrievals may be gone later.
+        """
         if self._uses_chat_template:
             turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
             chat = render_conversation(self.lm.chat_text, turns, form, call.documents, conversation.join_parts)

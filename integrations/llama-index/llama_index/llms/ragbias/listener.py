@@ -130,8 +130,8 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     def record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Record the texts of nodes. Return the texts with metadata, and the failures.
 
-        Texts with and without metadata are recorded as two retrievals. A node may be part of a document that joins
-        several retrieved texts. In this case, the retrieved texts are recorded, not the text of the node.
+        Texts with and without metadata are recorded as two retrievals. If a node was cut from a document that joins
+        several retrieved texts, these texts are recorded instead of the node's text.
         """
         texts: list[str] = []
         bare: list[str] = []
@@ -240,10 +240,10 @@ def current_synthesis() -> Synthesis | None:
 def locate_documents(
     prompt: str, documents: Sequence[str] | None, segmenter: Segmenter | None, boundaries: Boundaries | None = None
 ) -> LocatedDocuments:
-    """Locate the documents of a call, of its synthesis or of recent retrievals in the rendered prompt.
+    """Locate documents in the rendered prompt: those of the call, of its synthesis or of recent retrievals.
 
-    ``boundaries`` are known if the chat template rendered the documents. A metadata extractor's prompts contain only
-    one node by design, so they are not checked for missing documents.
+    ``boundaries`` are known if the chat template rendered the documents. Prompts of metadata extractors are not checked
+    for missing documents, because each contains only one node by design.
     """
     boundaries = boundaries or _locate(prompt, current_documents() if documents is None else documents, segmenter)
     warn_at_end = runs.get(_run.get()).warn_at_end
@@ -265,10 +265,10 @@ def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter |
 
 
 def _split_joined(text: str, recent: Registry | None) -> Sequence[str]:
-    """Find two or more texts of one retrieval that a node's text joins with line breaks. Return ``()`` if none exist.
+    """Return two or more texts of one retrieval that a node's ``text`` joins, or ``()`` if there are none.
 
-    The texts must be whole lines, because they replace the node's text. If long texts are joined in another way,
-    ``locate`` ignores the joining text.
+    They must be whole lines of ``text``, because they replace it. If long texts are joined in another way, ``locate``
+    ignores ``text``.
     """
     node = f"\n{text.strip()}\n"
     for retrieval in recent.candidates() if recent else ():
