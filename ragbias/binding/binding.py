@@ -6,7 +6,7 @@ import copy
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -40,35 +40,24 @@ AttentionMask: TypeAlias = Tensor | Mapping[str, Tensor | None] | None
 class PlainBinding:
     """A binding that runs the plain model, even inside the context of another binding. Base class of ``Binding``."""
 
-    def __init__(self, decoder: nn.Module, modules: Collection[nn.Module]) -> None:
+    def __init__(self, decoder: nn.Module, modules: Iterable[nn.Module]) -> None:
         self.decoder = decoder
-        self.modules = modules  # includes at least the attention modules
+        self.modules = {decoder, *modules}  # includes the attention modules
         self.is_open = True  # False when the context begins to exit
 
 
 open_bindings: ContextVar[tuple[PlainBinding, ...]] = ContextVar("ragbias_opened", default=())
 
 
-def binding_of(decoder: nn.Module) -> PlainBinding | None:
-    """Return the innermost open binding on this decoder."""
-    return next((other for other in reversed(open_bindings.get()) if other.is_open and other.decoder is decoder), None)
+def binding_of(module: nn.Module) -> PlainBinding | None:
+    """Return the innermost open binding of a module's model. The module is a decoder or an attention module."""
+    return next((each for each in reversed(open_bindings.get()) if each.is_open and module in each.modules), None)
 
 
-@contextmanager
-def open_binding(binding: PlainBinding) -> Iterator[None]:
-    """Make the binding the innermost one of this thread or task until the context ends.
-
-    The context may end in another thread or task, for example if a generator is closed there.
-    """
-    try:
-        try:
-            open_bindings.set((*open_bindings.get(), binding))
-            yield
-        finally:
-            binding.is_open = False
-    finally:
-        binding.is_open = False  # repeated, in case an interrupt skipped the line above
-        open_bindings.set(tuple(other for other in open_bindings.get() if other.is_open))
+def active_binding_of(attention: nn.Module) -> Binding | None:
+    """Return the innermost binding of an attention module's model, or None if its method skips this layer."""
+    binding = binding_of(attention)
+    return binding if isinstance(binding, Binding) and attention in binding.layers else None
 
 
 @dataclass
@@ -113,7 +102,7 @@ class Binding(PlainBinding):
         self.architecture = architecture_of(model)
         decoder = decoder_of(model, self.architecture)
         modules = attention_modules(decoder, self.architecture)
-        super().__init__(decoder, set(modules))
+        super().__init__(decoder, modules)
         if any(getattr(module, "_compiled_call_impl", None) for module in (model, *decoder.modules())):
             raise UnsupportedModelError("a model compiled by torch.compile is not supported; use the model as loaded")
         config = model.config.get_text_config()
@@ -125,6 +114,7 @@ class Binding(PlainBinding):
         # a sliding layer's cache drops distant keys, but a method may move them close to the query
         self._slides = getattr(config, "sliding_window", None) is not None
         self._use_cache = config.use_cache
+        self._n_layers = len(modules)
         self.layers = {modules[index]: index for index in method.layer_indices(len(modules))}
         self.uses_model_positions = method.positions == "model"
         self._argument_names = list(inspect.signature(decoder.forward).parameters)
@@ -273,7 +263,7 @@ class Binding(PlainBinding):
         encodings = [self._encoding(module, layout.length) for layout in session.layouts]
         call = AttentionCall(
             layer=layer,
-            n_layers=len(self.modules),
+            n_layers=self._n_layers,
             query=query,
             key=key.to(query.dtype),  # under autocast, only rotated tensors are float32
             value=value.to(query.dtype),
@@ -313,14 +303,6 @@ def _gather_columns(states: Tensor, columns: Tensor) -> Tensor:
     """Return ``states[b, columns[b]]`` for each sequence ``b``. States are ``[batch, T]`` or ``[batch, T, hidden]``."""
     index = columns.to(states.device)
     return states.gather(1, index if states.dim() == 2 else index[..., None].expand_as(states))
-
-
-def active_binding_of(module: nn.Module) -> Binding | None:
-    """Return the innermost binding of the module's model, or None if this binding does not act on the module."""
-    for binding in reversed(open_bindings.get()):
-        if module in binding.modules and binding.is_open:
-            return binding if isinstance(binding, Binding) and module in binding.layers else None
-    return None
 
 
 def _open_session(method: AttentionMethod, spans: list[list[Span]], tokens: Tensor, mask: AttentionMask) -> Session:

@@ -33,7 +33,7 @@ from ragbias.binding.architectures import (
     head_dim,
     kv_cache_of,
 )
-from ragbias.binding.binding import Binding, PlainBinding, active_binding_of, binding_of, open_binding
+from ragbias.binding.binding import Binding, PlainBinding, active_binding_of, binding_of, open_bindings
 from ragbias.errors import MethodError, NoDocumentsError, UnsupportedModelError
 from ragbias.methods import AttentionMethod, Method, get
 from ragbias.prompt import Span, check_spans
@@ -75,7 +75,7 @@ def create_binding(
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
         decoder: nn.Module = model.get_decoder()
-        return PlainBinding(decoder, set(decoder.modules()))
+        return PlainBinding(decoder, decoder.modules())
     if not isinstance(method, AttentionMethod):
         raise MethodError(
             f"{method.name} acts on whole prompts, not inside the model; "
@@ -151,13 +151,21 @@ class Hook:
 
 @contextmanager
 def attached(binding: PlainBinding) -> Iterator[None]:
-    """Open a binding, and hook the decoder and the method's layers. Remove the hooks at the end of the context."""
+    """Make a binding the innermost one of this thread or task, and hook the decoder and the method's layers.
+
+    The end of the context undoes both. It may end in another thread or task, e.g. if a generator is closed there.
+    """
     try:
-        with open_binding(binding):
+        try:
+            open_bindings.set((*open_bindings.get(), binding))
             if isinstance(binding, Binding):
                 _add_hooks(binding)
             yield
+        finally:
+            binding.is_open = False
     finally:
+        binding.is_open = False  # repeated, in case an interrupt skipped the line above
+        open_bindings.set(tuple(other for other in open_bindings.get() if other.is_open))
         remove_unused_hooks(binding.decoder)
 
 

@@ -99,7 +99,7 @@ class RequireFinite(LogitsProcessor):
         if not bool((scores < torch.inf).all()):
             raise NonFiniteLogitsError(
                 f"the model produced NaN or infinite logits at token {input_ids.shape[1]}; "
-                "check the weights and the dtype (float16 overflows easily; try bfloat16 or float32)"
+                "check the weights, the dtype (float16 overflows easily; try bfloat16 or float32) and repetition_penalty"
             )
         return scores
 
