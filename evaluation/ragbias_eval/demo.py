@@ -280,17 +280,21 @@ class NotesDemo(Demo):
         settings, results = outcome["settings"], outcome["results"]
         positions = list(results["none"]["minus_plain_mean_by_position"])
         count, notes = settings["questions"], settings["documents"]
-        title = f"{count} questions, {notes} notes: gold answer minus the plain mean, with the answer in note ..."
+        title = f"Gold answer in note ..., minus the plain mean ({count} questions, {notes} notes)"
         by_position = make_table(title, "method", *(str(int(position) + 1) for position in positions))
         against = make_table("Mean minus the plain model's ...", "method", "mean", "worst position", "best position")
+        note = ""  # only the default method may have parameters
         for name, row in results.items():
             minus, accuracy = row["minus_plain_mean_by_position"], row["accuracy_by_position"]
-            by_position.add_row(name, *(f"{minus[key][0]:+.2f} ({accuracy[key][0]:.2f})" for key in positions))
+            label, _, parameters = name.partition("(")
+            if parameters:
+                label, note = f"{label}*", f"* {name}\n"
+            by_position.add_row(label, *(f"{minus[key][0]:+.2f} ({accuracy[key][0]:.2f})" for key in positions))
             if name != "none":
-                against.add_row(name, *(format_figure(row[f"minus_plain_{end}"]) for end in ("mean", "worst", "best")))
+                against.add_row(label, *(format_figure(row[f"minus_plain_{end}"]) for end in ("mean", "worst", "best")))
         yield from (by_position, against)
         yield (
-            "Log-probability of the gold answer in nats (-0.69: half as probable), accuracy in brackets; 95% "
+            f"{note}Log-probability of the gold answer in nats (-0.69: half as probable), accuracy in brackets; 95% "
             "intervals.\n"
             f"Plain model, best position minus worst: {format_figure(results['none']['logprob']['gap'])}. "
             f"This bias was not trained on purpose.\nThe measurement took {settings['seconds']:.0f} s."
