@@ -147,7 +147,7 @@ class DebiasedLM:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any] | None:
-        """Return an answer's log-probabilities in the format of OpenAI's chat completions, or ``None``."""
+        """Return an answer's log-probabilities in OpenAI's chat format without ``top_logprobs``, or ``None``."""
         return None if generation.logprobs is None else openai_logprobs(generation, self.tokenizer, keep_special)
 
     def chat_text(

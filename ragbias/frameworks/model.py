@@ -110,7 +110,7 @@ class PreparedCall:
         """Store an answer's report. Return the details for a response: finish reason, report and log-probabilities."""
         self.store_report(generation.report.as_dict())  # a copy, because the caller may change the returned dict
         details = {"finish_reason": generation.finish_reason, "ragbias": generation.report.as_dict()}
-        logprobs = self.form.logprobs(self.lm, generation)
+        logprobs = self.lm.openai_logprobs(generation, self.form.keep_special)
         return details if logprobs is None else {**details, "logprobs": logprobs}
 
 

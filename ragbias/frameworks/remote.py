@@ -119,7 +119,7 @@ class RemoteLM:
         return RemoteRequest(split, method, why_plain, method, report, text=prompt)
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:
-        """Return an answer's log-probabilities in the format of OpenAI's chat completions, or ``None``."""
+        """Return an answer's log-probabilities in OpenAI's chat format without ``top_logprobs``, or ``None``."""
         return generation.chat_logprobs if isinstance(generation, RemoteGeneration) else None
 
     def warm(self, prefix: str, documents: Sequence[str], *, progress: Callable[[int], None]) -> int:
@@ -224,20 +224,25 @@ def _parse_generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
         choice, counts = body["choices"][0], body["usage"]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         cached = counts.get("prompt_tokens_details", {}).get("cached_tokens", 0)
-        content = logprobs = choice["logprobs"]
-        if logprobs is not None:  # completions use another format
-            listed = map(openai_token, logprobs.get("tokens", ()), logprobs.get("token_logprobs", ()))
-            content = logprobs.get("content", list(listed))
+        logprobs = choice["logprobs"]
         return RemoteGeneration(
             text=text or "",
             token_ids=[],
             usage=Usage(counts["prompt_tokens"], counts["completion_tokens"], cached),
             report=_merge_reports(request, body["ragbias"]),
             finish_reason=choice["finish_reason"],
-            chat_logprobs=None if content is None else {"content": content},
+            chat_logprobs=None if logprobs is None else _chat_logprobs(logprobs),
         )
     except (KeyError, IndexError, TypeError) as error:
         raise ServerError(f"not an answer of `ragbias serve` ({type(error).__name__}: {error})") from error
+
+
+def _chat_logprobs(logprobs: Json) -> Json:
+    """Convert an answer's log-probabilities to OpenAI's chat format without ``top_logprobs``."""
+    if "tokens" in logprobs:  # of a completion
+        return {"content": list(map(openai_token, logprobs["tokens"], logprobs["token_logprobs"]))}
+    names = ("token", "logprob", "bytes")
+    return {"content": [{name: token[name] for name in names} for token in logprobs["content"]]}
 
 
 def _merge_reports(request: RemoteRequest, sent: Json) -> Report:

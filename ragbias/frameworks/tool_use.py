@@ -164,14 +164,6 @@ class AnswerFormat:
         content = "\n".join(filter(None, (content, *(call.raw for call in malformed)))) if malformed else content
         return content, valid if self.parallel else valid[:1], malformed
 
-    def logprobs(self, lm: LanguageModel, generation: Generation) -> dict[str, Any] | None:
-        """Return log-probabilities in OpenAI's format, or None if not requested. ``top_logprobs`` are left out."""
-        logprobs = lm.openai_logprobs(generation, self.keep_special)
-        tokens = (logprobs or {}).get("content", ())
-        return logprobs and {
-            "content": [{name: token[name] for name in ("token", "logprob", "bytes")} for token in tokens]
-        }
-
 
 def answer_format(
     lm: LanguageModel, tools: Sequence[Tool], choice: object = None, response_format: Mapping[str, Any] | None = None

@@ -271,7 +271,7 @@ class StoppingWatch(StoppingCriteria):
 def openai_logprobs(
     generation: Generation, tokenizer: PreTrainedTokenizerBase, keep_special: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Return ``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer.
+    """Return ``{"content": [{"token", "logprob", "bytes"}, ...]}`` for the tokens of an answer.
 
     The texts of the tokens add up to the answer, but the last token may extend into the stop string. A character that
     spans several tokens belongs to the last of these tokens.
@@ -296,5 +296,5 @@ def openai_logprobs(
 
 
 def openai_token(text: str, logprob: float) -> dict[str, Any]:
-    """Convert a token and its log-probability to OpenAI's format, without alternative tokens."""
-    return {"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []}
+    """Convert a token and its log-probability to OpenAI's format, without ``top_logprobs``."""
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

@@ -102,7 +102,8 @@ class ChatFormatter(_Formatter):
     def _end(self, generation: Generation, calls: list[Json], tokenizer: PreTrainedTokenizerBase) -> Json:
         logprobs = None
         if generation.logprobs is not None:
-            logprobs = {**openai_logprobs(generation, tokenizer, self._keep_special), "refusal": None}
+            tokens = openai_logprobs(generation, tokenizer, self._keep_special)["content"]
+            logprobs = {"content": [{**token, "top_logprobs": []} for token in tokens], "refusal": None}
         return {"logprobs": logprobs, "finish_reason": "tool_calls" if calls else generation.finish_reason}
 
 
