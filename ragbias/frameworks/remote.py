@@ -13,6 +13,7 @@ from ragbias.boundaries import Boundaries
 from ragbias.checks import check_text
 from ragbias.errors import ArgumentError, ServerError, WrongTypeError
 from ragbias.frameworks.connection import Connection, Json
+from ragbias.frameworks.tool_formats import openai_call
 from ragbias.generation import Generation, Report, Request, Stream, Usage
 from ragbias.generation.arguments import SAMPLING, GenerationSettings
 from ragbias.generation.decoding import openai_token
@@ -208,15 +209,11 @@ def _located_documents(request: RemoteRequest) -> list[Json] | None:
 
 
 def _to_json(turn: Mapping[str, Any]) -> Json:
-    """Convert a message to the server's format, in which the arguments of tool calls are a JSON string."""
+    """Convert a message for chat templates to OpenAI's format."""
     if not turn.get("tool_calls"):
         return dict(turn)
-    calls = []
-    for call in turn["tool_calls"]:
-        arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
-        function = {"name": call["function"]["name"], "arguments": arguments}
-        calls.append({"id": str(call.get("id") or ""), "type": "function", "function": function})
-    return {**turn, "tool_calls": calls}
+    called = [(call["function"], str(call.get("id") or "")) for call in turn["tool_calls"]]
+    return {**turn, "tool_calls": [openai_call(each["name"], each["arguments"], id) for each, id in called]}
 
 
 def _parse_generation(request: RemoteRequest, body: Json) -> RemoteGeneration:

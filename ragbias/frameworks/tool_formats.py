@@ -46,6 +46,12 @@ class ToolCall:
     id: str = field(default_factory=call_id, compare=False)
 
 
+def openai_call(name: str, arguments: Any, id: str) -> dict[str, Any]:
+    """Return a tool call in OpenAI's format, in which the arguments are a JSON string."""
+    function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    return {"id": id, "type": "function", "function": function}
+
+
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
     """Split an answer into content and tool calls. If there are calls, strip white space at the end of the content."""
     marker = _MARKER.search(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from itertools import accumulate
@@ -10,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ragbias.frameworks.tool_formats import ToolCall
+from ragbias.frameworks.tool_formats import openai_call
 from ragbias.frameworks.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.generation import Generation, Report, Usage
 from ragbias.generation.decoding import openai_logprobs
@@ -97,7 +96,7 @@ class ChatFormatter(_Formatter):
 
     def _content(self, generation: Generation) -> tuple[str, list[Json]]:
         content, valid, _ = self._form.read_valid(generation.text)
-        return content, [_call(call) for call in valid]
+        return content, [openai_call(call.name, call.arguments, call.id) for call in valid]
 
     def _end(self, generation: Generation, calls: list[Json], tokenizer: PreTrainedTokenizerBase) -> Json:
         logprobs = None
@@ -133,11 +132,6 @@ class CompletionFormatter(_Formatter):
 
 
 Formatter = ChatFormatter | CompletionFormatter
-
-
-def _call(call: ToolCall) -> Json:
-    function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
-    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
 
 
 def _logprobs(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json | None:
