@@ -188,20 +188,19 @@ def answer_format(
         response_format = None
     if response_format and tools:
         raise ArgumentError(f"response_format={response_format!r} and tools exclude each other; leave one of them out")
-    if response_format:
-        instruction = json_instruction(response_format)
-        if isinstance(lm, RemoteLM):
-            return AnswerFormat(request_fields={"response_format": response_format})
-        return AnswerFormat((), JSON_BEGINNING, instruction)
-    if not tools:
-        return AnswerFormat()
-    if reason := template_problem(lm, tools):
+    instruction = json_instruction(response_format) if response_format else ""
+    if tools and (reason := template_problem(lm, tools)):
         raise UnsupportedToolsError(
             f"tools={[_tool_name(tool) for tool in tools]}: the chat template cannot render tools: {reason}; use a "
             "model whose template supports tools, or leave the tools out"
         )
-    if isinstance(lm, RemoteLM) or not chosen.required:
-        return AnswerFormat(tools, request_fields={"tool_choice": choice} if chosen.required else {})
+    if isinstance(lm, RemoteLM):  # the server ensures the format
+        fields = {"tool_choice": choice if chosen.required else None, "response_format": response_format or None}
+        return AnswerFormat(tools, request_fields=fields)
+    if instruction:
+        return AnswerFormat((), JSON_BEGINNING, instruction)
+    if not chosen.required:
+        return AnswerFormat(tools)
     only = _tool_name(tools[0]) if len(tools) == 1 else None
     beginning = forced_beginning(lm.chat_template, chosen.name or only)
     if beginning is None:
