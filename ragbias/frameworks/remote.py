@@ -27,12 +27,11 @@ MESSAGE = "<|im_start|>{role}\n{content}" + END + "\n"
 
 @dataclass(frozen=True)
 class RemoteRequest(Request):
-    """A request for a server: a chat if ``messages`` are set, otherwise the prompt ``text``.
+    """A request for a server: a chat if ``messages`` are set, otherwise a completion of ``prompt``.
 
-    The documents are located in ``text``. ``fields`` are other fields of a chat request, such as ``tools``.
+    ``fields`` are other fields of a chat request, such as ``tools``.
     """
 
-    text: str = ""
     messages: Sequence[Mapping[str, Any]] | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -117,7 +116,7 @@ class RemoteLM:
         split, method = split_prompt(prompt, boundaries=boundaries), method or self.method
         why_plain = reason_for_plain(method, split, split.parts)
         report = create_report(split.boundaries, method, why_plain)
-        return RemoteRequest(split, method, why_plain, method, report, text=prompt)
+        return RemoteRequest(split, method, why_plain, method, report)
 
     def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:
         """Return an answer's log-probabilities in OpenAI's chat format without ``top_logprobs``, or ``None``."""
@@ -182,7 +181,7 @@ class RemoteLM:
         if left:
             raise ArgumentError(f"{', '.join(sorted(left))}: not supported by servers; leave it out")
         if request.messages is None:
-            body |= {"prompt": request.text, "logprobs": 0 if logprobs else None}
+            body |= {"prompt": request.prompt.flat.text, "logprobs": 0 if logprobs else None}
         else:
             body |= {"messages": [_to_json(turn) for turn in request.messages], "logprobs": logprobs, **request.fields}
         body |= {"model": self.name, "documents": _located_documents(request)}
@@ -200,12 +199,12 @@ def _check_remote(request: Request) -> RemoteRequest:
 
 def _located_documents(request: RemoteRequest) -> list[Json] | None:
     """Return the located documents verbatim, or ``None`` to let the server search for documents."""
-    located = request.prompt.boundaries
+    located, text = request.prompt.boundaries, request.prompt.flat.text
     if not located.spans:
         return [] if located.source == "documents" else None
-    texts = [request.text[begin:end] for begin, end in located.texts or located.spans]
-    metadata = located.metadata or [()] * len(texts)
-    return [{"text": text, "printed": list(printed)} for text, printed in zip(texts, metadata, strict=True)]
+    spans = located.texts or located.spans
+    metadata = located.metadata or [()] * len(spans)
+    return [{"text": text[b:e], "printed": list(printed)} for (b, e), printed in zip(spans, metadata, strict=True)]
 
 
 def _to_json(turn: Mapping[str, Any]) -> Json:
