@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
-
 from ragbias import attention
 from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 
@@ -48,22 +45,6 @@ class SegmentMethod(AttentionMethod):
     def tail_begin(self, seq: SequenceCall) -> int:
         """Return the position of the first token after the documents."""
         return seq.documents_end
-
-    def starts_before(self, lengths: Sequence[int]) -> list[int]:
-        """Return the starts of prefix and documents, shifted so that the suffix starts at ``sum(lengths)``.
-
-        ``lengths`` are the numbers of tokens of prefix and documents. Without the shift, the suffix starts at
-        ``tail_begin``, which is often earlier. The shift adds the same distance to all starts. With rotary positions,
-        this does not change attention. ``follows_query`` must be false.
-        """
-        import torch
-
-        edges = list(accumulate(lengths))
-        scoring, none = attention.Scoring(attention.Encoding(), 1.0), torch.empty(1, edges[-1], 0)
-        seq = SequenceCall(0, 0, False, 0, none[:, :0], none, none, {}, tuple(pairwise(edges)), scoring)
-        starts = self._starts(seq, seq.query)[0, 0]
-        shifted: list[int] = (starts[:-1] + edges[-1] - starts[-1]).tolist()
-        return shifted
 
     def document_bias(self, seq: SequenceCall) -> float:
         """Return the number to add to scores between queries after the documents and keys of documents."""

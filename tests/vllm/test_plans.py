@@ -1,8 +1,10 @@
 """Connector requests without vLLM: validation, salts, and positions."""
 
 import pytest
+import torch
 
-from ragbias.methods import ParallelContextWindows
+from ragbias import attention
+from ragbias.methods import SequenceCall
 from ragbias_vllm.plans import Plan, RefusedError, method_of, plan_of
 
 PARAMS = {"method": "pcw", "lengths": [2, 3, 4], "scope": "tenant"}
@@ -72,14 +74,24 @@ def test_documents_to_store_share_the_blocks_of_their_prefix():
 
 @pytest.mark.parametrize("text", ["pcw", "ape(temperature=1,scale=1)"])
 def test_documents_end_side_by_side_before_the_suffix(text):
-    lengths = [2, 3, 5, 4]
-    starts = method_of(text).starts_before(lengths)
+    starts = Plan(False, text, (2, 3, 5, 4), "").starts
     assert starts == [14 - 5 - 2, 14 - 5, 14 - 5, 14 - 5]  # the suffix starts at 14
 
 
 def test_one_document_stays_where_it_is():
-    assert ParallelContextWindows().starts_before([2, 3]) == [0, 2]
+    assert Plan(False, "pcw", (2, 3), "").starts == Plan(True, "", (2, 3), "").starts == [0, 2]
 
 
 def test_a_prompt_may_have_no_prefix():
-    assert ParallelContextWindows().starts_before([0, 1, 2])[1:] == [1, 1]
+    assert Plan(False, "pcw", (0, 1, 2), "").starts[1:] == [1, 1]
+
+
+@pytest.mark.parametrize("text", ["pcw", "ape(temperature=1,scale=1)", "rotor"])
+def test_distances_to_the_suffix_are_those_of_the_method(text):
+    plan = Plan(False, text, (2, 3, 5, 4), "")
+    keys = torch.empty(1, plan.end, 0)
+    scoring = attention.Scoring(attention.Encoding(), 1.0)
+    seq = SequenceCall(0, 0, False, 0, keys[:, :0], keys, keys, {}, tuple(plan.spans), scoring)
+    method = method_of(text)
+    starts, suffix = method.tail_starts(seq, seq.query)[0, 0].tolist(), method.tail_begin(seq)
+    assert [plan.end - start for start in plan.starts] == [suffix - start for start in (0, *starts)]

@@ -56,7 +56,16 @@ class Plan:
     @property
     def is_joint(self) -> bool:
         """Whether documents attend to each other, so that they must be computed together."""
-        return self.method.partition("(")[0] == RoToR.name
+        return not self.store and self.method.partition("(")[0] == RoToR.name
+
+    @property
+    def starts(self) -> list[int]:
+        """Positions of prefix and documents, shifted together so that the suffix starts at ``end``, as in vLLM."""
+        prefix, *documents = self.lengths
+        if self.is_joint:  # the first document is nearest to the suffix
+            return [0, *(self.end - length for length in accumulate(documents))]
+        begin = self.end - max(documents)  # of all documents
+        return [begin - prefix, *[begin] * len(documents)]
 
     def cache_salt(self, ids: Sequence[int]) -> str:
         """Return the salt that separates requests in vLLM's prefix cache. ``ids`` are the prompt's tokens.
@@ -135,12 +144,10 @@ class Part:
 
 def parts_of(identity: str, plan: Plan, ids: Sequence[int]) -> list[Part]:
     """Return the prefix, unless it is empty, and the documents of a prompt. ``identity`` identifies the model."""
-    spans, prefix = plan.spans, ids[: plan.lengths[0]]
-    method = None if plan.store else method_of(plan.method)
-    starts = [0, *(begin for begin, _ in spans)] if method is None else method.starts_before(plan.lengths)
+    prefix, starts = ids[: plan.lengths[0]], plan.starts
     parts = [Part(key_of(identity, [], prefix, plan.scope), 0, len(prefix), starts[0])] if prefix else []
-    joint_salt = plan.cache_salt(ids) if not plan.store and plan.is_joint else ""  # contains all documents
-    for (begin, end), start in zip(spans, starts[1:], strict=True):
+    joint_salt = plan.cache_salt(ids) if plan.is_joint else ""  # contains all documents
+    for (begin, end), start in zip(plan.spans, starts[1:], strict=True):
         if joint_salt:
             key = key_of(identity, [], [begin], joint_salt)
         else:
