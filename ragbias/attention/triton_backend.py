@@ -277,7 +277,8 @@ def _tables(
 ) -> _Tables:
     """Build the tables that ``triton_kernels`` describes, for tiles of ``block`` rows.
 
-    The pieces of a group are divided into at most ``splits`` parts. With ``whole``, each segment is one piece.
+    Each group's list of pieces is distributed over at most ``splits`` parts, and no piece is cut. With ``whole``, each
+    segment is one piece.
     """
     tiles: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
@@ -302,7 +303,7 @@ def _tables(
 
 
 def _split_evenly(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Divide pieces into at most ``parts`` ranges with similar numbers of keys. ``counts`` are the keys per piece."""
+    """Divide a list of pieces into at most ``parts`` ranges with similar numbers of keys, ``counts`` per piece."""
     if parts == 1:
         return [(0, len(counts))]
     share, begin, keys = sum(counts) / parts, 0, 0
