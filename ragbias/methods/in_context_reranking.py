@@ -83,8 +83,8 @@ class QueryContrast(AttentionMethod):
             query = seq.query[:, queries]
             parts.append(seq.attend(query, keys, positions=positions, causal=True, **options))
             last = positions[positions >= begin]
-            mass = sign * _attention(query[:, -len(last) :], keys, last, options, begin)
-            self.contrast = mass if self.contrast is None else self.contrast + mass
+            term = sign * _attention(query[:, -len(last) :], keys, last, options, begin)
+            self.contrast = term if self.contrast is None else self.contrast + term
         return attention.keys.concatenate(parts)
 
 

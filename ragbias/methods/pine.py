@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -83,29 +83,21 @@ class Pine(SegmentMethod):
             return input_starts(seq)
         if not self.together_in(seq.layer):
             return starts_after_prefix(seq)
-        if self.order == "canonical":
-            nearness = self._canonical_nearness(seq).repeat(1, len(seq.spans), 1)
-        else:
-            mass = attention.primitive.document_mass(seq.query, seq.key, seq.spans, seq.scoring)
-            nearness = self._nearness(mass, seq)
-        nearness.diagonal(dim1=-2, dim2=-1).fill_(math.inf)  # a document is always nearest to itself
-        return self._starts_by_nearness(nearness, seq)
+        document = seq.arange(len(seq.spans))
+        others = document[:, None] != document
+        nearness = self._nearness(seq, seq.query, attention.primitive.document_mass)
+        return self._starts_by_nearness(nearness.where(others, math.inf), seq)  # a document is nearest to itself
 
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
         if self.order == "input":
             return super().tail_starts(seq, query)
-        if self.order == "canonical":
-            return self._starts_by_nearness(self._canonical_nearness(seq), seq)
-        mass = attention.primitive.segment_mass(query, seq.key, seq.spans, seq.scoring)
-        return self._starts_by_nearness(self._nearness(mass, seq), seq)
+        return self._starts_by_nearness(self._nearness(seq, query, attention.primitive.segment_mass), seq)
 
-    def _canonical_nearness(self, seq: SequenceCall) -> Tensor:
-        """Number the documents in canonical order: float32 ``[1, 1, n]``. The last document is nearest."""
-        return seq.arange(len(seq.spans)).float()[None, None]
-
-    def _nearness(self, mass: Tensor, seq: SequenceCall) -> Tensor:
-        """Compute the nearness ``[H, Q, n]`` from ``mass``, the attention to each document. Higher is nearer."""
-        importance = mass / seq.lengths
+    def _nearness(self, seq: SequenceCall, query: Tensor, measure: Callable[..., Tensor]) -> Tensor:
+        """Return the nearness of the documents ``[H or 1, Q or 1, n]``. ``measure`` returns the attention to each."""
+        if self.order == "canonical":  # the last document is nearest
+            return seq.arange(len(seq.spans)).float()[None, None]
+        importance = measure(query, seq.key, seq.spans, seq.scoring) / seq.lengths
         return importance if self.order == "importance" else -importance
 
     def _starts_by_nearness(self, nearness: Tensor, seq: SequenceCall) -> Tensor:
