@@ -31,7 +31,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -64,6 +64,16 @@ TOKENS = DOCUMENTS[-1][1] + SUFFIX
 _auto_device = "cuda"  # device type on which ``auto`` may use triton; tests change it
 _reasons_against_triton: dict[tuple[torch.device, torch.dtype, int], str] = {}  # if empty, ``auto`` uses triton
 _lock = threading.Lock()
+
+
+class Backend(Protocol):
+    """The functions of a backend's module. The module of ``triton`` also has ``compute_groups``."""
+
+    def compute_attention(
+        self, query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
+    ) -> tuple[Tensor, Tensor]: ...
+    def segment_mass(self, query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool) -> Tensor: ...
+    def document_mass(self, query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor: ...
 
 
 def attend(
@@ -106,9 +116,7 @@ def attend(
     segments = [(0, key.shape[1])] if segments is None else segments
     causal = causal and query.shape[1] > 1  # a single query sees all keys
     visible = Visible(segments, starts, bias, causal, bounds)
-    backend = backend_module(query, scoring)
-    result: tuple[Tensor, Tensor] = backend.compute_attention(query, key, value, positions, scoring, visible)
-    return result
+    return backend_module(query, scoring).compute_attention(query, key, value, positions, scoring, visible)
 
 
 def attend_groups(
@@ -119,11 +127,11 @@ def attend_groups(
     Returns:
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']`` for the ``Q'`` queries of all groups, group after group.
     """
-    backend = backend_module(query, scoring)
-    if hasattr(backend, "compute_groups"):  # triton computes all groups in one launch
-        result: tuple[Tensor, Tensor] = backend.compute_groups(query, key, value, groups, scoring)
+    if choose_backend(query, scoring) == "triton":  # computes all groups in one launch
+        triton_backend = import_module("ragbias.attention.triton_backend")
+        result: tuple[Tensor, Tensor] = triton_backend.compute_groups(query, key, value, groups, scoring)
         return result
-    parts = []
+    backend, parts = backend_module(query, scoring), []
     for group in groups:
         begin, end = group.queries
         positions = torch.arange(group.position, group.position + end - begin, device=query.device)
@@ -144,8 +152,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
     Returns:
         float32 ``[H, Q, n]``, or ``[H, 1, n]`` with ``total``. The shares of each query sum to 1.
     """
-    mass: Tensor = backend_module(query, scoring).segment_mass(query, key, segments, scoring, total)
-    return mass
+    return backend_module(query, scoring).segment_mass(query, key, segments, scoring, total)
 
 
 @torch.no_grad()
@@ -162,8 +169,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
         summed over the tokens of both. The softmax runs over the tokens of all documents except ``i``. The diagonal
         is 0.
     """
-    mass: Tensor = backend_module(query, scoring).document_mass(query, key, spans, scoring)
-    return mass
+    return backend_module(query, scoring).document_mass(query, key, spans, scoring)
 
 
 def check_backend(backend: str) -> None:
@@ -188,9 +194,9 @@ def choose_backend(query: Tensor, scoring: Scoring) -> str:
     return scoring.backend
 
 
-def backend_module(query: Tensor, scoring: Scoring) -> Any:
-    """Return the module of the chosen backend, which implements the functions of this module."""
-    return import_module(f"ragbias.attention.{choose_backend(query, scoring)}_backend")
+def backend_module(query: Tensor, scoring: Scoring) -> Backend:
+    """Return the module of the chosen backend."""
+    return cast(Backend, import_module(f"ragbias.attention.{choose_backend(query, scoring)}_backend"))
 
 
 @contextmanager
