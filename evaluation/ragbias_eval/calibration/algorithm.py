@@ -5,10 +5,10 @@ Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -35,6 +35,7 @@ from ragbias_eval.calibration.measurements import (
 )
 from ragbias_eval.calibration.partial_results import PartialResults
 from ragbias_eval.calibration.samples import CalibrationSettings, Sample, make_calibration_set
+from ragbias_eval.measures.per_question import group_by
 
 MAX_CANDIDATES, MAX_BEST = 10, 3  # number of channels measured with one factor, and with all
 FACTORS = (0.5, 0.0, -0.5, -1.0)
@@ -163,10 +164,8 @@ def summarise_losses(samples: Sequence[Sample], values: Sequence[float]) -> dict
 
 
 def _mean_by_key(keys: Sequence[int], values: Sequence[float]) -> dict[int, float]:
-    groups = defaultdict(list)
-    for key, value in zip(keys, values, strict=True):
-        groups[key].append(value)
-    return {key: mean(group) for key, group in groups.items()}
+    groups = group_by(zip(keys, values, strict=True), itemgetter(0))
+    return {key: mean(value for _, value in group) for key, group in groups.items()}
 
 
 def record_search(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[str, Any]:
