@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +22,7 @@ from ragbias.generation.text_orders import order_text
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt
+from ragbias_eval.tasks.task import shuffled_orders
 
 # the blank line before the first document makes the tokens of ``segmented`` and ``none`` equal
 INSTRUCTION = SYSTEM_PROMPT.rstrip() + "\n\n"
@@ -84,13 +84,9 @@ def from_questions(lm: DebiasedLM | UpstreamLM, questions: Sequence[Question]) -
 
 def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
     """Return up to ``count`` different orders of document indices: as retrieved, reversed, then shuffles."""
-    rng = random.Random(f"audit {seed}")
-    orders = [list(range(documents)), list(range(documents))[::-1]]
-    while len(orders) < min(count, math.factorial(documents)):
-        shuffled = rng.sample(range(documents), documents)
-        if shuffled not in orders:
-            orders.append(shuffled)
-    return orders[:count]
+    retrieved = list(range(documents))
+    most = min(count, math.factorial(documents))
+    return shuffled_orders([retrieved, retrieved[::-1]], most, f"audit {seed}")[:count]
 
 
 def generate_answers(case: AuditCase, requests: Sequence[Request], first_attempt: int = 0) -> list[Generation]:

@@ -246,13 +246,18 @@ def draw_orders(things: Sequence[T], count: int, key: str) -> list[list[T]]:
             f"orders={count}, but {len(things)} documents that can move have {math.factorial(len(things))} orders; "
             "use fewer, or give more documents"
         )
-    rng = random.Random(f"orders {key}")
-    orders = [list(range(len(things)))]
+    orders = shuffled_orders([list(range(len(things)))], count, f"orders {key}")
+    return [[things[index] for index in order] for order in orders]
+
+
+def shuffled_orders(first: Sequence[list[int]], count: int, key: str) -> list[list[int]]:
+    """Return the orders ``first``, then different shuffles seeded by ``key``, until there are ``count`` orders."""
+    rng, orders = random.Random(key), list(first)
     while len(orders) < count:
-        order = rng.sample(orders[0], len(things))
+        order = rng.sample(orders[0], len(orders[0]))
         if order not in orders:
             orders.append(order)
-    return [[things[index] for index in order] for order in orders]
+    return orders
 
 
 def place_gold(
