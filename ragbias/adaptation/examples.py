@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ragbias.adaptation.settings import AdaptSettings
 from ragbias.data.questions import Question
+from ragbias.data.retrieval import chat_or_flat
 from ragbias.lm import DebiasedLM
 from ragbias.prompt import Prompt
 
@@ -104,14 +105,13 @@ def _draw(
     most = min(settings.documents, len(question.documents))
     count = rng.randint(max(2, most // 4), most)
     others = [index for index in range(len(question.documents)) if index != question.gold]
-    chosen = rng.sample(others, count if question.gold is None else count - 1)
-    if question.gold is not None:
-        chosen.append(question.gold)
+    golds = [] if question.gold is None else [question.gold]
+    chosen = [*rng.sample(others, count - len(golds)), *golds]
     rng.shuffle(chosen)
     ending = random.Random(f"{settings.seed} {question.question}")  # always the same, so that the lesson can be reused
     documents = [question.documents[index] for index in chosen]
     prompt = prompt_of(lm, documents, question.question, settings.prompt, ending)
-    gold = None if question.gold is None else chosen.index(question.gold)
+    gold = chosen.index(*golds) if golds else None
     return Example(prompt, gold, tuple(question.answers), most_similar(question.question, documents, rarity))
 
 
@@ -129,7 +129,5 @@ def prompt_of(
         text = PREFIX + DOCUMENTS + (rng.choice(ENDINGS) if rng else ENDINGS[0])
     mark = uuid.uuid4().hex  # a question may contain any text
     flat = text.replace(DOCUMENTS, mark, 1).replace(QUESTION, question, 1)
-    if lm.chat_template:
-        flat = str(lm.chat_text([{"role": "user", "content": flat}]))
-    prefix, suffix = flat.split(mark)
+    prefix, suffix = str(chat_or_flat(lm, flat)).split(mark)
     return Prompt(prefix, [document.strip() + "\n" for document in documents], suffix)

@@ -40,12 +40,16 @@ class Index:
         return self._encoder.encode(texts, normalize_embeddings=True, show_progress_bar=False).astype(np.float32)
 
 
+def chat_or_flat(lm: DebiasedLM, flat: str, messages: Sequence[dict[str, str]] = ()) -> str:
+    """Render messages, by default ``flat`` as a user message. Return ``flat`` if the model has no chat template."""
+    return lm.chat_text(messages or [{"role": "user", "content": flat}]) if lm.chat_template else flat
+
+
 def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str, instruction: str = SYSTEM_PROMPT) -> str:
     """Render the documents, joined by blank lines, and the question. Use the chat template if the model has one."""
     system = instruction + "\n\n".join(documents)
-    if lm.tokenizer.chat_template is None:
-        return f"{system}\n\nQuestion: {question}\nAnswer:"
-    return lm.chat_text([{"role": "system", "content": system}, {"role": "user", "content": question}])
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+    return chat_or_flat(lm, f"{system}\n\nQuestion: {question}\nAnswer:", messages)
 
 
 def fit_window(lm: DebiasedLM, documents: list[str], question: str, new_tokens: int) -> list[str]:
@@ -54,7 +58,6 @@ def fit_window(lm: DebiasedLM, documents: list[str], question: str, new_tokens: 
     Return the remaining documents. The first document remains even if it does not fit.
     """
     for count in range(len(documents), 1, -1):
-        prompt = stock_prompt(lm, documents[:count], question)
-        if len(lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]) + new_tokens <= lm.window:
+        if len(lm.token_ids(stock_prompt(lm, documents[:count], question))) + new_tokens <= lm.window:
             return documents[:count]
     return documents[:1]

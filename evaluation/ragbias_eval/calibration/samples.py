@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ragbias.data.questions import Question, read_questions
+from ragbias.data.retrieval import chat_or_flat
 from ragbias.errors import ArgumentError, DataError, MethodError
 from ragbias.generation.preparing import split_prompt
 from ragbias.generation.scoring import continuation_ids
@@ -158,9 +159,7 @@ def as_user_message(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
 
     Without a chat template, return the text unchanged, and the answer with a space before it.
     """
-    if lm.tokenizer.chat_template is None:
-        return text, " " + answer
-    return lm.chat_text([{"role": "user", "content": text}]), answer
+    return chat_or_flat(lm, text), answer if lm.chat_template else " " + answer
 
 
 RENDERERS = {"kv": kv_prompt, "tiny": tiny_prompt, "data": data_prompt}

@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ragbias.data.jsonl import Row, files_by_name, read_lines
+from ragbias.data.retrieval import chat_or_flat
 from ragbias.errors import ChatTemplateError, DataError, RunError
 from ragbias.generation import Generation, Request, Usage
 from ragbias.lm import DebiasedLM
@@ -136,12 +137,12 @@ class Judge(Task):
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
         instruction = EXPLAINED if self.explain else VERDICT_ONLY
-        if lm.tokenizer.chat_template is None:
-            return f"{instruction}\n\n{case.text}{CUE}"
+        text = f"{instruction}\n\n{case.text}"
+        messages = [{"role": "system", "content": instruction}, {"role": "user", "content": case.text}]
         try:
-            return lm.chat_text([{"role": "system", "content": instruction}, {"role": "user", "content": case.text}])
+            return chat_or_flat(lm, text + CUE, messages)
         except ChatTemplateError:  # the template does not support a system message
-            return lm.chat_text([{"role": "user", "content": f"{instruction}\n\n{case.text}"}])
+            return chat_or_flat(lm, text)
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
         requests = [lm.prepare(self.prompt(lm, case), documents=case.documents, method=method) for case in cases]

@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 
 from ragbias import limits
+from ragbias.data.retrieval import chat_or_flat
 from ragbias.errors import RunError
 from ragbias.generation import Report
 from ragbias.generation.request import check_length
@@ -154,9 +155,7 @@ class Task:
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
         """Render the flat prompt, with the chat template if ``chat`` is set and the model has one."""
-        if not self.chat or lm.tokenizer.chat_template is None:
-            return case.text
-        return lm.chat_text([{"role": "user", "content": case.text}])
+        return chat_or_flat(lm, case.text) if self.chat else case.text
 
 
 @dataclass(frozen=True)
