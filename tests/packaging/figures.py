@@ -8,15 +8,16 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {  # lines; raise them in the commit of a feature that is worth it
-    "ragbias": 19_500,
+    "ragbias": 19_654,
     "evaluation": 5_900,
     "integrations/langchain": 1_640,
     "integrations/llama-index": 1_350,
-    "integrations/vllm": 1_450,
+    "integrations/vllm": 1_451,
 }
 FILES_OF_A_REQUEST = 39
 TRACED = """
@@ -77,15 +78,19 @@ request = lambda: llm.complete(joined + "\\n\\n" + question, documents=documents
 
 
 def lines(folder: str) -> int:
-    """Count the lines of the Python files below a folder."""
-    return sum(len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py"))
+    """Count the lines of the Python files below a folder, with their stubs."""
+    return _count((ROOT / folder).rglob("*.py*"))
+
+
+def _count(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text().splitlines()) for path in paths if path.suffix in (".py", ".pyi"))
 
 
 def lines_by_package() -> dict[str, int]:
     """Count lines of each package of ``ragbias``, largest first, and of its top-level modules as ``"(modules)"``."""
     package = ROOT / "ragbias"
     sizes = {path.parent.name: lines(f"ragbias/{path.parent.name}") for path in package.glob("*/__init__.py")}
-    sizes["(modules)"] = sum(len(path.read_text().splitlines()) for path in package.glob("*.py"))
+    sizes["(modules)"] = _count(package.glob("*.py*"))
     return dict(sorted(sizes.items(), key=lambda item: -item[1]))
 
 
