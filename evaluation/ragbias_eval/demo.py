@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -44,27 +44,36 @@ COST_ROUNDS = 7  # rounds of cost measurements
 CASES_PER_TURN = 10  # cases that run with one method before the next method runs
 
 
-class GoldQuestion(NamedTuple):
-    """A question with its documents. The prompt ends with ``begin``, which is the beginning of the answer."""
+@dataclass(frozen=True)
+class Note:
+    """A text, a question about it, and an answer sentence. The sentence consists of ``begin`` and ``answer``.
 
+    The prompt includes ``begin``, so that the model continues with ``answer``. Without it, models that write sentences
+    usually start with other words.
+    """
+
+    title: str
+    text: str
     question: str
-    gold: str
-    others: Sequence[str]  # most similar first
     answer: str
     begin: str = ""
 
-
-def find_distractors(index: Index, question: str, gold: str, documents: int) -> list[str]:
-    """Return the ``documents - 1`` documents other than ``gold`` that are most similar to the question, best first."""
-    return [text for text in index.search(question, documents + 1) if text != gold][: documents - 1]
+    @property
+    def document(self) -> str:
+        return f"{self.title}\n{self.text}"
 
 
 @dataclass(frozen=True)
 class StockQA(Task):
-    """Questions in the stock prompt, with the gold document at each of the ``positions``, counted from 0."""
+    """Questions about notes in the stock prompt, with the gold note at each of the ``positions``, counted from 0.
+
+    The other ``documents - 1`` texts are those of the ``index`` that are most similar to the question, best first.
+    """
 
     lm: DebiasedLM
-    questions: Sequence[GoldQuestion]
+    index: Index
+    notes: Sequence[Note]
+    documents: int
     positions: Sequence[int]
     metric: Callable[[str, Sequence[str]], float]
 
@@ -73,16 +82,17 @@ class StockQA(Task):
     chat = False  # the stock prompt already includes the chat template
 
     def cases(self) -> Iterator[Case]:
-        for index, question in enumerate(self.questions):
-            name = f"{index:06}"
-            for documents, position, _ in place_gold(question.gold, question.others, self.positions, 1, name):
-                prompt = stock_prompt(self.lm, documents, question.question)
+        for number, note in enumerate(self.notes):
+            name, gold = f"{number:06}", note.document
+            others = [text for text in self.index.search(note.question, self.documents + 1) if text != gold]
+            for documents, position, _ in place_gold(gold, others[: self.documents - 1], self.positions, 1, name):
+                prompt = stock_prompt(self.lm, documents, note.question)
                 yield Case(
                     id=f"{name}/{position}",
                     question=name,
-                    text=prompt + self.continuation(prompt, question.begin) if question.begin else prompt,
+                    text=prompt + self.continuation(prompt, note.begin) if note.begin else prompt,
                     documents=tuple(documents),
-                    answers=(question.answer,),
+                    answers=(note.answer,),
                     gold_position=position,
                 )
 
@@ -157,12 +167,9 @@ class TinyDemo(Demo):
         self.methods = parse_methods(TINY_METHODS, TINY)
         passages = held_out_corpus(corpus, seed)
         index = Index([passage.document for passage in passages])
-        golds = []
-        for question in held_out_questions(passages, questions, seed):
-            gold = question.gold.document
-            others = find_distractors(index, question.question, gold, documents)
-            golds.append(GoldQuestion(question.question, gold, others, question.answer))
-        self.task = StockQA(self.lm, golds, spread_positions(documents, positions), exact_match)
+        drawn = held_out_questions(passages, questions, seed)
+        notes = [Note(each.gold.title, each.gold.text, each.question, each.answer) for each in drawn]
+        self.task = StockQA(self.lm, index, notes, documents, spread_positions(documents, positions), exact_match)
 
     def measure(self, bar: Progress) -> dict[str, Any]:
         cases = [case for case in self.task.cases() if case.gold_position == self.task.positions[0]][:COST_ROUNDS]
@@ -206,25 +213,6 @@ class TinyDemo(Demo):
         )
 
 
-@dataclass(frozen=True)
-class Note:
-    """A text, a question about it, and an answer sentence. The sentence consists of ``begin`` and ``answer``.
-
-    The prompt includes ``begin``, so that the model continues with ``answer``. Without it, models that write sentences
-    usually start with other words.
-    """
-
-    title: str
-    text: str
-    question: str
-    begin: str
-    answer: str
-
-    @property
-    def document(self) -> str:
-        return f"{self.title}\n{self.text}"
-
-
 def read_notes() -> list[Note]:
     """Read all notes (CC0). They are invented, so models cannot know the answers."""
     lines = (resources.files(__package__) / "notes.jsonl").read_text(encoding="utf-8").splitlines()
@@ -250,11 +238,8 @@ class NotesDemo(Demo):
         self.methods = {method.name: method for method in NOTES_METHODS} | {default: get(default)}
         self.lm = DebiasedLM.from_pretrained(model, "none")
         index = Index([note.document for note in all_notes])
-        golds = []
-        for note in random.Random(seed).sample(all_notes, questions):
-            others = find_distractors(index, note.question, note.document, documents)
-            golds.append(GoldQuestion(note.question, note.document, others, note.answer, note.begin))
-        self.task = StockQA(self.lm, golds, spread_positions(documents, positions), best_subspan_em)
+        notes = random.Random(seed).sample(all_notes, questions)
+        self.task = StockQA(self.lm, index, notes, documents, spread_positions(documents, positions), best_subspan_em)
 
     def measure(self, bar: Progress) -> dict[str, Any]:
         # invariant methods run in only one order, because all orders give bit-identical answers
