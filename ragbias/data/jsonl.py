@@ -91,10 +91,8 @@ def files_by_name(paths: Sequence[Path]) -> dict[str, Path]:
     by_name: dict[str, Path] = {}
     for path in paths:
         name = path.name.removesuffix(".gz").removesuffix(".jsonl")
-        if name in by_name:
-            raise RunError(
-                f"data files {by_name[name]} and {path} are both named {name!r}; remove or rename one of them"
-            )
+        if other := by_name.get(name):
+            raise RunError(f"data files {other} and {path} are both named {name!r}; remove or rename one of them")
         by_name[name] = path
     return by_name
 
