@@ -119,11 +119,12 @@ def _result_sections(result: Mapping[str, Any], styles: Mapping[str, Style]) -> 
     if ACCURACY in result["measures"]:
         drawn["cost"] = figures.draw_accuracy_by_cost(result, styles)
     yield Section(grids=tables.build_grids(result), notes=[*_chance_notes(result), *result["notes"]])
-    pictures = {
-        CAPTIONS[name]: figures.render_svg(figure, name) for name, figure in drawn.items() if figure is not None
-    }
-    urls = [("data:image/svg+xml," + quote(svg, safe=" /:;,="), caption) for caption, svg in pictures.items()]
-    yield Section(figures=urls, grids=[grid for grid in _detail_tables(result) if grid.rows])
+    pictures = [
+        ("data:image/svg+xml," + quote(figures.render_svg(figure, name), safe=" /:;,="), CAPTIONS[name])
+        for name, figure in drawn.items()
+        if figure is not None
+    ]
+    yield Section(figures=pictures, grids=[grid for grid in _detail_tables(result) if grid.rows])
 
 
 def _detail_tables(result: Mapping[str, Any]) -> Iterator[Grid]:

@@ -33,16 +33,12 @@ OTHER_FIGURES = {  # heading and format by measure and name
 # columns of the tables in a terminal; those that only the HTML page shows follow from them
 INTERVAL_COLUMNS = ("worst", f"mean - {REFERENCE}")
 ESTIMATE_COLUMNS = ("mean", "gap", "flips", "noise", "spread", "KL", "agree", "order", "prefill")
-JUDGE_COLUMNS = ("no verdict", "swap-consistent", "prefers first")
 ORDER_LEGEND = (
     "agreement (Kendall's tau) between the orders in which a method presents the same documents for different input "
     "orders: 1 always the same, 0 unrelated, -1 reversed. For the plain model (none), these are the input orders."
 )
-JUDGE_FIGURES = {
-    "swap_consistency": "swap-consistent",
-    "prefers_first": "prefers first",
-}
-
+JUDGE_FIGURES = {"swap_consistency": "swap-consistent", "prefers_first": "prefers first"}
+JUDGE_COLUMNS = ("no verdict", *JUDGE_FIGURES.values())
 MAX_COLUMNS = 6  # maximum number of columns with figures that fit an HTML page
 
 
@@ -168,10 +164,9 @@ def as_tables(result: Mapping[str, Any]) -> Iterator[Group]:
         yield Group(Text(grid.title, style="italic"), *tables)
 
 
-def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Table]:
+def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Group]:
     """Yield a table of differences from ``label`` for each measure. ``minus`` comes from ``differences_from``."""
+    ends = ("mean", "worst")
     for measure, methods in minus.items():
-        table = make_table(f"{format_title(result, measure)}, minus {label}", "method", "mean", "worst")
-        for name, figures in methods.items():
-            table.add_row(Text(name), *(format_figure(figures[of], "+.2f") for of in ("mean", "worst")))
-        yield table
+        rows = [[name, *(format_figure(each[end], "+.2f") for end in ends)] for name, each in methods.items()]
+        yield as_terminal_tables(Grid(f"{format_title(result, measure)}, minus {label}", ("method", *ends), rows))
