@@ -48,7 +48,7 @@ class KVRetrieval(FileTask):
                 raise line.error(f"the pair {gold} of 'key' and 'value' is not among 'ordered_kv_records'; repair it")
             index = pairs.index(gold)
             others = [*pairs[:index], *pairs[index + 1 :]]
-            positions = [index] if self.positions is None else self.positions
+            positions = self.positions or [index]
             for chosen, position, order in place_gold(gold, others, positions, self.orders, f"{self.seed} {question}"):
                 documents = [f'"{key}": "{value}"' for key, value in chosen]
                 yield Case(

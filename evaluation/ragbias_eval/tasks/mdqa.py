@@ -124,8 +124,7 @@ class MultiDocumentQA(FileTask):
         row = line.row
         for others in self._distractors(line, pool):
             count = len(others) + 1
-            default = spread_positions(count, DRAWN_POSITIONS) if pool else [row.gold]
-            positions = default if self.positions is None else self.positions
+            positions = self.positions or (spread_positions(count, DRAWN_POSITIONS) if pool else [row.gold])
             gold, key = row.ctxs[row.gold], f"{self.seed} {row.id}"
             for passages, position, order in place_gold(gold, others, positions, self.orders, key):
                 cut = [passage.shortened(row.answers, self.shorten) for passage in passages]

@@ -37,7 +37,7 @@ class TinyQA(Task):
 
     def cases(self) -> Iterator[Case]:
         for count in self.documents:
-            positions = spread_positions(count, DEFAULT_POSITIONS) if self.positions is None else self.positions
+            positions = self.positions or spread_positions(count, DEFAULT_POSITIONS)
             for index, (drawn, others) in enumerate(held_out_cases(count, self.limit, self.seed)):
                 question = f"tiny/{index}/{count}/{self.seed}"
                 for passages, position, order in place_gold(drawn.gold, others, positions, self.orders, question):
