@@ -176,10 +176,7 @@ class TinyDemo(Demo):
         prompts = [split_prompt(case.text, case.documents).parts for case in cases]
         costs = measure_costs(self.lm, prompts, self.methods, len(prompts))
         return {
-            name: {
-                **{figure: row[figure] for figure in TINY_FIGURES},
-                "prefill_ratio": costs[name]["prefill_ratio"][0],
-            }
+            name: {**{figure: row[figure] for figure in TINY_FIGURES}, "prefill_ratio": costs[name]["prefill_ratio"][0]}
             for name, row in self.answer(bar, (ACCURACY,), CASES_PER_TURN).items()
         }
 

@@ -188,5 +188,5 @@ def make_calibration_set(lm: DebiasedLM, plan: CalibrationSettings) -> tuple[lis
 def count_kv_pairs(lm: DebiasedLM) -> int:
     """Return the number of pairs in a prompt: 75 as in the benchmark, or fewer if the window is small."""
     (pair,) = draw_kv_question(random.Random(0), 1).documents
-    tokens = len(lm.tokenizer(pair + ",\n", add_special_tokens=False)["input_ids"])
+    tokens = len(lm.token_ids(pair + ",\n"))
     return max(2, min(MAX_PAIRS, (lm.window - RESERVED_TOKENS) // tokens))

@@ -155,9 +155,8 @@ def draw_curves(result: Mapping[str, Any], styles: Mapping[str, Style], measure:
     scale = ACCURACY if measure == ACCURACY else LOGPROB
     if scale == LOGPROB and curves[LOGPROB].keys() == curves.get(RELATIVE_LOGPROB, {}).keys():
         scale = RELATIVE_LOGPROB
-    if len(curves[scale]) <= MAX_OVERLAID:
-        return draw_overlaid(curves[scale], styles, scale)
-    return draw_small_multiples(curves[scale], styles, scale)
+    draw = draw_overlaid if len(curves[scale]) <= MAX_OVERLAID else draw_small_multiples
+    return draw(curves[scale], styles, scale)
 
 
 def draw_overlaid(curves: Curves, styles: Mapping[str, Style], scale: str = ACCURACY) -> Figure:
