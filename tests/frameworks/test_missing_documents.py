@@ -8,7 +8,7 @@ import pytest
 from ragbias.boundaries import Boundaries
 from ragbias.call_site import WarnedLines
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
-from ragbias.frameworks.model import MissingDocuments
+from ragbias.frameworks.missing_documents import MissingDocuments
 from ragbias.frameworks.run_state import LocatedDocuments
 from ragbias.methods import RoToR
 

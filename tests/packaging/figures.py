@@ -19,7 +19,7 @@ BUDGETS = {  # lines; raise them in the commit of a feature that is worth it
     "integrations/llama-index": 1_350,
     "integrations/vllm": 1_451,
 }
-FILES_OF_A_REQUEST = 39
+FILES_OF_A_REQUEST = 40
 TRACED = """
 import json, sys, threading, warnings
 warnings.simplefilter("ignore")  # a notice of langchain-community
