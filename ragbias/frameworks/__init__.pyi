@@ -5,6 +5,7 @@ from .chat_documents import block_document as block_document
 from .chat_documents import join_parts as join_parts
 from .chat_documents import render_conversation as render_conversation
 from .direct_searches import SearchWatch as SearchWatch
+from .missing_documents import LocatedDocuments as LocatedDocuments
 from .model import FrameworkModel as FrameworkModel
 from .model import MergedArguments as MergedArguments
 from .model import PreparedCall as PreparedCall
@@ -13,9 +14,7 @@ from .options import StopStrings as StopStrings
 from .options import rename_arguments as rename_arguments
 from .remote import RemoteLM as RemoteLM
 from .run_state import LastReports as LastReports
-from .run_state import LocatedDocuments as LocatedDocuments
 from .run_state import Retrievals as Retrievals
-from .run_state import Run as Run
 from .run_state import Runs as Runs
 from .run_state import add_framework as add_framework
 from .tool_formats import ToolCall as ToolCall

@@ -1,23 +1,40 @@
-"""Warn or raise an error if documents that a method needs are missing from the prompt."""
+"""The documents located in a prompt, and the check for missing documents."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from ragbias.boundaries import Boundaries
 from ragbias.boundaries.sources import current_documents
 from ragbias.boundaries.splitting import STRIPPING_HELPS
 from ragbias.call_site import WarnedLines
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
-from ragbias.frameworks.run_state import LocatedDocuments
-from ragbias.generation import Report, Request
 from ragbias.limits import OnMissing
+
+if TYPE_CHECKING:  # a listener needs only ``LocatedDocuments``
+    from ragbias.generation import Report, Request
 
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
 EXPLICIT = {"documents", "segmenter"}  # all documents of these sources must occur in the prompt
+
+
+@dataclass(frozen=True)
+class LocatedDocuments:
+    """The documents in a prompt, and how to check for missing documents.
+
+    Attributes:
+        warn_at_end: functions to call at the end of the run if it retrieved no documents. ``None`` means that warnings
+            are issued at once: outside a run, or if retrievals may not have been recorded.
+        must_be_complete: whether missing documents are a mistake.
+    """
+
+    boundaries: Boundaries
+    warn_at_end: list[Callable[[], None]] | None = None
+    must_be_complete: bool = True
 
 
 @dataclass

@@ -20,10 +20,10 @@ from ragbias.cache import DocumentCache
 from ragbias.display import validation_message
 from ragbias.errors import ArgumentError, MethodError
 from ragbias.frameworks import asyncio_bridge as bridge
-from ragbias.frameworks.missing_documents import MissingDocuments
+from ragbias.frameworks.missing_documents import LocatedDocuments, MissingDocuments
 from ragbias.frameworks.options import RagBiasOptions, with_options
 from ragbias.frameworks.remote import LanguageModel, RemoteLM, RemoteRequest
-from ragbias.frameworks.run_state import LastReports, LocatedDocuments, Owner
+from ragbias.frameworks.run_state import LastReports, Owner
 from ragbias.frameworks.tool_use import AnswerFormat, GrowingAnswer, StreamedPart
 from ragbias.generation import Generation, GenerationSettings, Request, Stream
 from ragbias.generation.arguments import SAMPLING

@@ -25,10 +25,11 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
-from ragbias.boundaries import Boundaries, Registry
+from ragbias.boundaries import Boundaries, Registry, Segmenter, locate
 from ragbias.boundaries.sources import MAX_AGE, merge_fields
 from ragbias.call_site import add_framework as add_framework
 from ragbias.call_site import remember_call_site
+from ragbias.frameworks.missing_documents import LocatedDocuments
 
 FAILURE_AGE = 60.0  # seconds for which a failure is reported
 MAX_RUNS = 1024  # maximum number of root runs; a run with an unfinished stream may never end
@@ -330,6 +331,30 @@ class Runs:
                 return replace(run, _texts=run._texts.copy())
         return Run(self.retrievals.failure())
 
+    def locate(
+        self,
+        id: Hashable,
+        prompt: str,
+        documents: Sequence[str] | None = None,
+        segmenter: Segmenter | None = None,
+        artifacts: Sequence[Sequence[str]] = (),
+        boundaries: Boundaries | None = None,
+    ) -> LocatedDocuments:
+        """Locate documents in a prompt: those of the call, of its run, or of recent retrievals of this context.
+
+        Args:
+            documents, segmenter, artifacts: see ``ragbias.boundaries.locate``.
+            boundaries: known boundaries, if the chat template rendered the documents. ``None``: search the prompt.
+        """
+        run = self.get(id)
+        if boundaries is None:
+            latest, recent = run.latest_first(), self.retrievals.registry()
+            boundaries = locate(
+                prompt, documents=documents, artifacts=artifacts, run=latest, registry=recent, segmenter=segmenter
+            )
+        reason = "; ".join(filter(None, (boundaries.reason, run.failure)))
+        return LocatedDocuments(replace(boundaries, reason=reason), None if run.failure else run.warn_at_end)
+
     def clear(self) -> None:
         """Forget all runs, retrievals and failures."""
         self.retrievals.clear()
@@ -350,21 +375,6 @@ class Runs:
             self._roots.pop(id, None)
         for end in run._on_end:
             end()
-
-
-@dataclass(frozen=True)
-class LocatedDocuments:
-    """The documents in a prompt, and how to check for missing documents.
-
-    Attributes:
-        warn_at_end: functions to call at the end of the run if it retrieved no documents. ``None`` means that warnings
-            are issued at once: outside a run, or if retrievals may not have been recorded.
-        must_be_complete: whether missing documents are a mistake.
-    """
-
-    boundaries: Boundaries
-    warn_at_end: list[Callable[[], None]] | None = None
-    must_be_complete: bool = True
 
 
 class Owner:

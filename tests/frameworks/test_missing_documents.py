@@ -8,8 +8,7 @@ import pytest
 from ragbias.boundaries import Boundaries
 from ragbias.call_site import WarnedLines
 from ragbias.errors import DocumentNotFoundError, MissingDocumentsWarning, NoDocumentsError
-from ragbias.frameworks.missing_documents import MissingDocuments
-from ragbias.frameworks.run_state import LocatedDocuments
+from ragbias.frameworks.missing_documents import LocatedDocuments, MissingDocuments
 from ragbias.methods import RoToR
 
 TEXT = "Context: one gate. two gates. three gates. Which?"

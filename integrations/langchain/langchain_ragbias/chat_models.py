@@ -21,7 +21,7 @@ from pydantic import BaseModel, model_validator
 from langchain_ragbias.arguments import FORMAT, Config, Stop, TypedCalls
 from langchain_ragbias.base import AsyncRunManager, RagBiasModel, RunManager
 from langchain_ragbias.batching import arun_batched, current_slot, raise_first_error, run_batched
-from langchain_ragbias.listener import artifact_texts, begin_request, locate_documents, parent_run, reports
+from langchain_ragbias.listener import artifact_texts, begin_request, listener, parent_run, reports
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import (
     Schema,
@@ -277,7 +277,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         form = answer_format(self.lm, tool_schemas(tools), choice, requested_format)
         chat = render_conversation(self.lm.chat_text, template_messages(messages), form, call.documents)
         artifacts = [*chat.blocks, *artifact_texts(messages)]
-        located = locate_documents(chat.prompt, call.documents, self.segmenter, parent, artifacts, chat.boundaries)
+        located = listener.runs.locate(parent, chat.prompt, call.documents, self.segmenter, artifacts, chat.boundaries)
         return self.prepare_call(chat.prompt, call, located, form, chat.turns)
 
     def _to_result(self, prepared: PreparedCall, generation: Generation) -> ChatResult:

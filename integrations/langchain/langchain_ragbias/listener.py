@@ -10,7 +10,6 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -24,9 +23,9 @@ from langchain_core.runnables.config import ensure_config
 from langchain_core.tracers import context
 from langchain_core.vectorstores import VectorStore
 
-from ragbias.boundaries import Boundaries, Segmenter, document_texts, locate
+from ragbias.boundaries import document_texts
 from ragbias.errors import MissingDocumentsWarning
-from ragbias.frameworks import LastReports, LocatedDocuments, Runs, SearchWatch
+from ragbias.frameworks import LastReports, Runs, SearchWatch
 
 MAX_DOCUMENTS = 2000  # maximum size of a list in a chain; a longer list is a corpus, not a retrieval
 MAX_PROMPTS = 1024  # maximum number of prompts of running completions
@@ -206,33 +205,6 @@ _search_watch = SearchWatch(
     ("invoke", "ainvoke"),
     listener.runs.retrievals.enter_task,
 )
-
-
-def locate_documents(
-    prompt: str,
-    documents: Sequence[str] | None,
-    segmenter: Segmenter | None,
-    parent_run_id: UUID | None,
-    artifacts: Sequence[Sequence[str]] = (),
-    boundaries: Boundaries | None = None,
-) -> LocatedDocuments:
-    """Locate documents in the rendered prompt: those of the call, of its run or of recent retrievals.
-
-    Args:
-        artifacts: a list of document texts for each message with documents, the latest message first.
-        boundaries: known boundaries, if the chat template rendered the documents. ``None``: search the prompt.
-    """
-    run = listener.runs.get(parent_run_id)
-    boundaries = boundaries or locate(
-        prompt,
-        documents=documents,
-        artifacts=artifacts,
-        run=run.latest_first(),
-        registry=listener.runs.retrievals.registry(),
-        segmenter=segmenter,
-    )
-    boundaries = replace(boundaries, reason="; ".join(filter(None, (boundaries.reason, run.failure))))
-    return LocatedDocuments(boundaries, None if run.failure else run.warn_at_end)
 
 
 def install_listener(*, searches: bool = True) -> None:

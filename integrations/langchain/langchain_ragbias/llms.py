@@ -17,7 +17,7 @@ from langchain_core.outputs import GenerationChunk, LLMResult
 
 from langchain_ragbias.arguments import Stop, TypedCalls
 from langchain_ragbias.base import AsyncRunManager, RagBiasModel, RunManager
-from langchain_ragbias.listener import begin_request, listener, locate_documents
+from langchain_ragbias.listener import begin_request, listener
 from ragbias import Generation
 from ragbias.frameworks import PreparedCall, StreamedPart
 from ragbias.frameworks import asyncio_bridge as bridge
@@ -115,7 +115,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
         for prompt in prompts:
             if len(prompts) > 1:  # LangChain passes only the run manager of the first prompt
                 parent = listener.parent_of_prompt(prompt)
-            located = locate_documents(prompt, call.documents, self.segmenter, parent)
+            located = listener.runs.locate(parent, prompt, call.documents, self.segmenter)
             prepared.append(self.prepare_call(prompt, call, located))
         return prepared
 
