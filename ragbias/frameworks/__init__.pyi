@@ -25,4 +25,5 @@ from .tool_use import answer_format as answer_format
 from .tool_use import parse_tool_choice as parse_tool_choice
 from .tool_use import supports_tools as supports_tools
 from .tool_use import template_call as template_call
+from .tool_use import template_message as template_message
 from .warming import warm as warm

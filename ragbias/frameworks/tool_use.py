@@ -107,6 +107,17 @@ def template_problem(lm: LanguageModel, tools: Sequence[Tool]) -> str:
     return "" if text != plain and all(_tool_name(tool) in text for tool in tools) else "it ignores them"
 
 
+def template_message(
+    role: str, content: object, calls: Sequence[object] = (), call_id: str | None = None, name: str | None = None
+) -> Message:
+    """Return a message in the format of chat templates, with its tool calls.
+
+    A tool's result has the ``call_id`` of the call, and may have the ``name`` of the tool.
+    """
+    fields = {"tool_calls": list(calls) or None, "tool_call_id": call_id, "name": name or None}
+    return {"role": role, "content": content, **{key: value for key, value in fields.items() if value is not None}}
+
+
 def template_call(name: str, arguments: Mapping[str, Any], id: str | None) -> dict[str, Any]:
     """Return a tool call of an earlier message in the format of chat templates."""
     return {"type": "function", "id": id, "function": {"name": name, "arguments": arguments}}

@@ -179,17 +179,12 @@ def template_messages(body: ChatRequest) -> list[Json]:
 
 def _template_message(message: Message, param: str) -> Json:
     role = "system" if message.role == "developer" else message.role
-    turn: Json = {"role": role, "content": message.parts}
-    if message.tool_calls:
-        turn["tool_calls"] = [
-            tool_use.template_call(call.function.name, _arguments(call, f"{param}.tool_calls[{index}]"), call.id)
-            for index, call in enumerate(message.tool_calls)
-        ]
-    if message.role == "tool":
-        turn["tool_call_id"] = message.tool_call_id or ""
-        if message.name:
-            turn["name"] = message.name
-    return turn
+    calls = [
+        tool_use.template_call(call.function.name, _arguments(call, f"{param}.tool_calls[{index}]"), call.id)
+        for index, call in enumerate(message.tool_calls or ())
+    ]
+    result = (message.tool_call_id or "", message.name) if role == "tool" else ()
+    return tool_use.template_message(role, message.parts, calls, *result)
 
 
 def _arguments(call: EarlierToolCall, param: str) -> Json:

@@ -25,7 +25,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from ragbias.errors import ArgumentError, WrongTypeError, first_line
-from ragbias.frameworks import ChatDocument, block_document, template_call
+from ragbias.frameworks import ChatDocument, block_document, template_call, template_message
 from ragbias.frameworks import ToolCall as ParsedCall
 
 ROLES: dict[type[BaseMessage], str] = {
@@ -45,14 +45,11 @@ def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
 
 
 def _template_message(message: BaseMessage) -> dict[str, Any]:
-    converted: dict[str, Any] = {"role": _role(message), "content": _content(message)}
-    if isinstance(message, AIMessage) and message.tool_calls:
-        converted["tool_calls"] = [template_call(call["name"], call["args"], call["id"]) for call in message.tool_calls]
+    role, content = _role(message), _content(message)
     if isinstance(message, ToolMessage):
-        converted["tool_call_id"] = message.tool_call_id
-        if message.name:
-            converted["name"] = message.name
-    return converted
+        return template_message(role, content, call_id=message.tool_call_id, name=message.name)
+    calls = message.tool_calls if isinstance(message, AIMessage) else ()
+    return template_message(role, content, [template_call(call["name"], call["args"], call["id"]) for call in calls])
 
 
 def _role(message: BaseMessage) -> str:

@@ -26,7 +26,15 @@ from llama_index.core.tools.types import BaseTool
 
 from ragbias import Generation
 from ragbias.errors import ArgumentError, RagBiasError
-from ragbias.frameworks import ChatDocument, PreparedCall, StreamedPart, call_id, parse_tool_choice, template_call
+from ragbias.frameworks import (
+    ChatDocument,
+    PreparedCall,
+    StreamedPart,
+    call_id,
+    parse_tool_choice,
+    template_call,
+    template_message,
+)
 
 _ROLES = {
     MessageRole.DEVELOPER: "system",
@@ -34,7 +42,6 @@ _ROLES = {
     MessageRole.MODEL: "assistant",
     MessageRole.FUNCTION: "tool",
 }
-_RESULT_KEYS = ("tool_call_id", "name")
 _NO_TEXT = (CachePoint, ThinkingBlock, ToolCallBlock)  # blocks without text for the prompt
 _DOCUMENTS = (CitableBlock, DocumentBlock)
 
@@ -66,13 +73,10 @@ def join_parts(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
     parts = [part for block in message.blocks for part in _parts(block, message.role)]
-    turn: dict[str, Any] = {"role": _ROLES.get(message.role, message.role.value), "content": parts}
+    role = _ROLES.get(message.role, message.role.value)
     calls = [call_to_dict(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
-    if calls:
-        turn["tool_calls"] = calls
-    if turn["role"] == "tool":
-        turn.update({key: message.additional_kwargs[key] for key in _RESULT_KEYS if key in message.additional_kwargs})
-    return turn
+    result = message.additional_kwargs if role == "tool" else {}
+    return template_message(role, parts, calls, result.get("tool_call_id"), result.get("name"))
 
 
 def _parts(block: Any, role: MessageRole) -> list[str | ChatDocument]:
