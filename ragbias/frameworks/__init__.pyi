@@ -19,6 +19,7 @@ from .run_state import Runs as Runs
 from .run_state import add_framework as add_framework
 from .tool_formats import ToolCall as ToolCall
 from .tool_formats import call_id as call_id
+from .tool_formats import parse_arguments as parse_arguments
 from .tool_use import AnswerFormat as AnswerFormat
 from .tool_use import StreamedPart as StreamedPart
 from .tool_use import answer_format as answer_format

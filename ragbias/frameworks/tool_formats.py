@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +66,14 @@ def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
         calls += marked
         marker = _MARKER.search(text, end)
     return (content + text[end:]).rstrip(), calls
+
+
+def parse_arguments(text: str) -> dict[str, Any] | None:
+    """Parse the arguments of an earlier call. Return None if ``text`` is neither empty nor a JSON object."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(arguments := json.loads(text or "{}"), dict):
+            return arguments
+    return None
 
 
 def visible_length(text: str) -> int:

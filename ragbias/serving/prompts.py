@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +14,7 @@ from ragbias.boundaries.recognisers import document_elements
 from ragbias.errors import ArgumentError
 from ragbias.frameworks import chat_documents, tool_use
 from ragbias.frameworks.chat_documents import ChatDocument
+from ragbias.frameworks.tool_formats import parse_arguments
 from ragbias.frameworks.tool_use import AnswerFormat
 from ragbias.generation import Request
 from ragbias.lm import DebiasedLM
@@ -188,11 +187,10 @@ def _template_message(message: Message, param: str) -> Json:
 
 
 def _arguments(call: EarlierToolCall, param: str) -> Json:
-    with suppress(ValueError, RecursionError):
-        if isinstance(arguments := json.loads(call.function.arguments or "{}"), dict):
-            return arguments
-    param = f"{param}.function.arguments"
-    raise bad_request(param, f"{param}: expected a JSON object, as text")
+    if (arguments := parse_arguments(call.function.arguments)) is None:
+        param = f"{param}.function.arguments"
+        raise bad_request(param, f"{param}: expected a JSON object, as text")
+    return arguments
 
 
 def chat_renderer(lm: DebiasedLM, body: ChatRequest) -> Callable[..., str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from ragbias.frameworks import (
     PreparedCall,
     StreamedPart,
     call_id,
+    parse_arguments,
     parse_tool_choice,
     template_call,
     template_message,
@@ -127,12 +127,8 @@ def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) 
 
 def call_to_dict(block: ToolCallBlock) -> dict[str, Any]:
     """Convert a tool call to the format of chat templates, with its arguments as a dict."""
-    arguments: Any = block.tool_kwargs
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            arguments = None
+    given: Any = block.tool_kwargs
+    arguments = parse_arguments(given) if isinstance(given, str) else given
     if not isinstance(arguments, dict):
         raise ArgumentError(f"a call of the tool {block.tool_name!r} has arguments that are not a JSON object")
     return template_call(block.tool_name, arguments, block.tool_call_id or call_id())
