@@ -182,41 +182,27 @@ def render_conversation(
     else:
         given = [ChatDocument("", each) if isinstance(each, str) else each for each in documents]
         shown = searched = turns
-    rendered = render_if_absent(partial(chat_text, form.with_instruction(shown), form.tools), given, searched)
+    rendered = render_documents(partial(chat_text, form.with_instruction(shown), form.tools), given, searched)
     turns = form.with_instruction(turns)
     text, boundaries = rendered or (chat_text(turns, form.tools), None)
     prompt = text + form.beginning  # an f-string would lose the marks of control-token strings
     return RenderedConversation(prompt, turns, boundaries, [list(map(str, found)) for found in blocks])
 
 
-def render_if_absent(
-    chat_text: Callable[..., str], documents: Sequence[ChatDocument], messages: Iterable[Message] = ()
+def render_documents(
+    chat_text: Callable[..., str], documents: Sequence[ChatDocument], messages: Iterable[Message]
 ) -> tuple[str, Boundaries] | None:
-    """Render documents with the chat template, and locate them.
+    """Render documents with a chat template that supports them, such as Granite's, and locate them.
 
-    Return ``None`` if the template does not support documents. Also return ``None`` if the conversation contains all
-    documents already, or if its ``messages`` contain some of them as separate blocks.
+    Return ``None`` if the template ignores documents or changes their texts. Also return ``None`` if the conversation
+    contains all documents already, or if its ``messages`` contain some of them as separate blocks.
     """
     texts = [document.text for document in documents]
     contents = [turn["content"] for turn in messages if turn["role"] != "assistant"]
     if all(any(text in content for content in contents) for text in texts) or find_copies(texts, contents):
         return None
-    found = locate_all(plain := chat_text(), documents) is not None
-    return None if found else render_documents(plain, chat_text, documents)
-
-
-def render_documents(
-    plain: str, chat_text: Callable[..., str], documents: Sequence[ChatDocument]
-) -> tuple[str, Boundaries] | None:
-    """Render documents with a chat template that supports them, such as Granite's, and locate them.
-
-    Args:
-        plain: the prompt without documents.
-        chat_text: a function that renders the conversation. It takes additional template variables.
-
-    Return ``None`` if the template ignores documents, or changes their texts.
-    """
-    texts = [document.text for document in documents]
+    if locate_all(plain := chat_text(), documents) is not None:
+        return None
     for key in ("text", "content"):  # templates read different keys, and some print all keys
 
         def render(texts: Sequence[str], key: str = key) -> str:
