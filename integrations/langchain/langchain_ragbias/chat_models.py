@@ -184,18 +184,20 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def _generate(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
     ) -> ChatResult:
-        return self._to_result(*self._respond(messages, stop, begin_request(run_manager), kwargs))
+        parent = begin_request(run_manager)
+        return self._to_result(*self._respond(messages, stop, parent, kwargs))
 
     async def _agenerate(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> ChatResult:
-        parent = parent_run(run_manager)
+        parent = parent_run(run_manager)  # ``agenerate`` deletes the earlier reports
         return self._to_result(*await bridge.run(partial(self._respond, messages, stop, parent, kwargs)))
 
     def _stream(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
     ) -> Iterator[ChatGenerationChunk]:
-        prepared = self._prepare(messages, stop, begin_request(run_manager), kwargs)
+        parent = begin_request(run_manager)
+        prepared = self._prepare(messages, stop, parent, kwargs)
         yield from prepared.stream(partial(self._to_chunk, prepared))
 
     async def _astream(

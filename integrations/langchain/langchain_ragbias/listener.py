@@ -45,7 +45,10 @@ def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
 
 
 def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
-    """Return the id of a new request's parent run. If there is no parent, delete the earlier reports."""
+    """Begin a request, and return the id of its parent run.
+
+    If there is no parent, delete the earlier reports, so that ``last_report`` is None if the request fails.
+    """
     parent = parent_run(run_manager)
     if parent is None:
         reports.forget()

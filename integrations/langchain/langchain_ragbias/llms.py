@@ -79,7 +79,8 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
     def _generate(
         self, prompts: list[str], stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
     ) -> LLMResult:
-        return self._to_result(*self._respond(prompts, stop, begin_request(run_manager), kwargs))
+        parent = begin_request(run_manager)
+        return self._to_result(*self._respond(prompts, stop, parent, kwargs))
 
     async def _agenerate(
         self, prompts: list[str], stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
@@ -90,7 +91,8 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_Re
     def _stream(
         self, prompt: str, stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
     ) -> Iterator[GenerationChunk]:
-        (prepared,) = self._prepare_all([prompt], stop, begin_request(run_manager), kwargs)
+        parent = begin_request(run_manager)
+        (prepared,) = self._prepare_all([prompt], stop, parent, kwargs)
         for chunk in prepared.stream(partial(_to_chunk, prepared)):
             if run_manager and chunk.text:
                 run_manager.on_llm_new_token(chunk.text, chunk=chunk)
