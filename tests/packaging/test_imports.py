@@ -6,11 +6,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = {
+    "ragbias": ROOT,
+    "langchain_ragbias": ROOT / "integrations" / "langchain",
+    "llama_index": ROOT / "integrations" / "llama-index",
+}
+STUBS = {
+    ".".join(stub.parent.relative_to(folder).parts): stub
+    for name, folder in FOLDERS.items()
+    for stub in sorted((folder / name).rglob("__init__.pyi"))
+}
 
 
-@pytest.mark.parametrize("stub", sorted((ROOT / "ragbias").rglob("__init__.pyi")), ids=lambda stub: stub.parent.name)
-def test_every_name_of_a_stub_is_there(stub):
-    package = import_module(".".join(stub.parent.relative_to(ROOT).parts))
+@pytest.mark.parametrize(("name", "stub"), STUBS.items(), ids=STUBS)
+def test_every_name_of_a_stub_is_there(name, stub):
+    package = import_module(name)
     names = [line.split()[-1] for line in stub.read_text().splitlines() if line.startswith("from")]
     assert set(package.__all__) <= {*names} <= {*dir(package)}
     assert all(getattr(package, name) is not None for name in names)
