@@ -7,7 +7,6 @@ import pytest
 import torch
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import ConfigurableField
-from langchain_huggingface import ChatHuggingFace
 from transformers import pipeline
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
@@ -123,11 +122,6 @@ def test_a_chat_model_may_wrap_a_completion_model(lm):
     assert ChatRagBias(llm=inner, max_tokens=3).max_tokens == 3
     with pytest.raises(ArgumentError, match="RagBiasPipeline"):
         ChatRagBias(llm="tiny")
-
-
-def test_the_error_of_the_stock_chat_model_names_ours(completion):
-    with pytest.raises(TypeError, match=r"received .*RagBiasPipeline.*use langchain_ragbias.ChatRagBias\(llm=...\)"):
-        ChatHuggingFace(llm=completion)
 
 
 def test_habits_of_stock_calls_work(chat, completion):

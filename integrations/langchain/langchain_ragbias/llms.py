@@ -38,14 +38,7 @@ def _added_to_cache_key(arguments: dict[str, Any]) -> Iterator[None]:
         _arguments.reset(token)
 
 
-class _RemedyInRepr(type(BaseLLM)):  # type: ignore[misc]  # the metaclass of BaseLLM
-    """Recommend ``ChatRagBias`` in the ``repr`` of a class, which an error of ``ChatHuggingFace`` prints."""
-
-    def __repr__(cls) -> str:
-        return f"<class '{cls.__module__}.{cls.__qualname__}'; for chats use langchain_ragbias.ChatRagBias(llm=...)>"
-
-
-class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM, metaclass=_RemedyInRepr):  # type: ignore[misc]
+class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ignore[misc]  # see TypedCalls
     """A local Hugging Face model that completes text without position bias over the retrieved documents.
 
     It replaces ``HuggingFacePipeline``. It applies no chat template, and returns only the new text. Several prompts run
