@@ -14,8 +14,9 @@ from itertools import pairwise
 
 from llama_index.core.evaluation import PairwiseComparisonEvaluator
 from llama_index.llms.ragbias import RagBiasLLM
-from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, allow_only
+from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge
 
+from ragbias.generation import allow_only
 from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 

@@ -8,6 +8,7 @@ from .arguments import rename_max_tokens as rename_max_tokens
 from .attaching import compute_jointly as compute_jointly
 from .attaching import computes_documents_separately as computes_documents_separately
 from .decoding import GrowingText as GrowingText
+from .decoding import allow_only as allow_only
 from .request import Generation as Generation
 from .request import Report as Report
 from .request import Request as Request

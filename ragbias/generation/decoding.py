@@ -185,6 +185,21 @@ def processors(
     return chain
 
 
+def allow_only(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable[[int, Tensor], list[int]]:
+    """Return a ``prefix_allowed_tokens_fn`` with which a model can generate only one of the texts."""
+    options = [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
+    longest = max(len(option) for option in options)
+
+    def allowed(_index: int, ids: Tensor) -> list[int]:
+        for length in range(min(longest, len(ids)) - 1, -1, -1):  # number of generated tokens
+            beginning = ids[len(ids) - length :].tolist()
+            if following := {option[length] for option in options if option[:length] == beginning}:
+                return sorted(following)
+        raise AssertionError("the empty beginning fits every option")
+
+    return allowed
+
+
 def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special: Sequence[str] = ()) -> str:
     """Decode token ids. Remove special tokens, except those in ``keep_special``."""
     added = tokenizer.added_tokens_decoder if keep_special else {}  # this property is slow for large vocabularies

@@ -7,10 +7,11 @@ import pytest
 from llama_index.core.evaluation import PairwiseComparisonEvaluator
 from llama_index.core.llms import MockLLM
 from llama_index.llms.ragbias import RagBiasLLM
-from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, allow_only
+from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge
 
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError, DocumentCacheWarning, RagBiasError
+from ragbias.generation import allow_only
 from ragbias.models.tiny.world import Passage, held_out_questions
 
 Judge = PairwiseComparisonEvaluator

@@ -12,18 +12,16 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from ragbias.data.jsonl import Row, files_by_name, read_lines
 from ragbias.data.retrieval import chat_or_flat
 from ragbias.errors import ChatTemplateError, DataError, RunError
-from ragbias.generation import Generation, Request, Usage
+from ragbias.generation import Generation, Request, Usage, allow_only
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, VotingMethod
 from ragbias_eval.tasks.task import Answer, Case, Files, Limit, Task
@@ -212,18 +210,10 @@ def _verdict_decoding(lm: DebiasedLM) -> dict[str, Any]:
     """Return decoding settings that allow only the two verdicts as answers."""
     # the tokens of a verdict depend on the text before it: the start of a chat message, or the end of a flat prompt
     before = Judge.before_answer if lm.tokenizer.chat_template is None else ""
-    verdicts = [lm.tokenizer(f"{before}[[{letter}]]", add_special_tokens=False)["input_ids"] for letter in LETTERS]
-    if verdicts[0] == verdicts[1] or len(verdicts[0]) != len(verdicts[1]):
+    verdicts = [f"{before}[[{letter}]]" for letter in LETTERS]
+    a, b = lm.tokenizer(verdicts, add_special_tokens=False)["input_ids"]
+    if a == b or len(a) != len(b):
         raise RunError(
             f"the tokenizer of {lm.name!r} does not distinguish the letters A and B; use another model to judge"
         )
-    return {"max_new_tokens": len(verdicts[0]), "prefix_allowed_tokens_fn": partial(_allowed_tokens, verdicts)}
-
-
-def _allowed_tokens(options: Sequence[list[int]], _sequence: int, ids: Tensor) -> list[int]:
-    """Return the possible next tokens if the answer must be one of ``options``, which have equal lengths."""
-    for written in range(len(options[0]) - 1, 0, -1):
-        tail = ids[-written:].tolist()
-        if following := {option[written] for option in options if option[:written] == tail}:
-            return sorted(following)
-    return sorted({option[0] for option in options})
+    return {"max_new_tokens": len(a), "prefix_allowed_tokens_fn": allow_only(verdicts, lm.tokenizer)}

@@ -12,12 +12,11 @@ from llama_index.core.evaluation import EvaluationResult, PairwiseComparisonEval
 from llama_index.core.evaluation.pairwise import DEFAULT_SYSTEM_TEMPLATE, EvaluationSource, _default_parser_function
 from llama_index.core.prompts import BasePromptTemplate, ChatMessage, ChatPromptTemplate, MessageRole, PromptTemplate
 from llama_index.llms.ragbias.base import RagBiasLLM
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from ragbias import DebiasedLM, methods
 from ragbias.call_site import warn
 from ragbias.errors import ArgumentError, DocumentCacheWarning, RagBiasError
+from ragbias.generation import allow_only
 
 USER_TEMPLATE = (
     "[User Question]\n{query}\n\n[The Start of Reference]\n{reference}\n[The End of Reference]\n\n"
@@ -189,18 +188,3 @@ def _check_template(template: BasePromptTemplate) -> None:
                 "the eval_template has text between {answer_1} and {answer_2}, which would reveal their order; "
                 "give labels in answer_template, e.g. " + repr(ANSWER_TEMPLATE)
             )
-
-
-def allow_only(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable[[int, Tensor], list[int]]:
-    """Return a ``prefix_allowed_tokens_fn`` with which a model can generate only one of the texts."""
-    options = [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
-    longest = max(len(option) for option in options)
-
-    def allowed(_index: int, ids: Tensor) -> list[int]:
-        for length in range(min(longest, len(ids)) - 1, -1, -1):  # number of generated tokens
-            beginning = ids[len(ids) - length :].tolist()
-            if following := {option[length] for option in options if option[:length] == beginning}:
-                return sorted(following)
-        raise AssertionError("the empty beginning fits every option")
-
-    return allowed
