@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -187,15 +188,15 @@ def processors(
 
 def allow_only(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable[[int, Tensor], list[int]]:
     """Return a ``prefix_allowed_tokens_fn`` with which a model can generate only one of the texts."""
-    options = [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
-    longest = max(len(option) for option in options)
+    following: defaultdict[tuple[int, ...], set[int]] = defaultdict(set)  # the next tokens, by beginning of a text
+    for text in texts:
+        tokens = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        for length, token in enumerate(tokens):
+            following[tuple(tokens[:length])].add(token)
 
     def allowed(_index: int, ids: Tensor) -> list[int]:
-        for length in range(min(longest, len(ids)) - 1, -1, -1):  # number of generated tokens
-            beginning = ids[len(ids) - length :].tolist()
-            if following := {option[length] for option in options if option[:length] == beginning}:
-                return sorted(following)
-        raise AssertionError("the empty beginning fits every option")
+        fitting = (beginning for beginning in following if (*ids[len(ids) - len(beginning) :].tolist(),) == beginning)
+        return list(following[max(fitting, key=len)])
 
     return allowed
 

@@ -7,7 +7,7 @@ from transformers import GenerationConfig
 from ragbias import DebiasedLM
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
-from ragbias.generation import GenerationArguments, arguments
+from ragbias.generation import GenerationArguments, allow_only, arguments
 from ragbias.generation.arguments import DecodingArguments, GenerationSettings
 from ragbias.methods import PermutationVote
 from support.prompts import PROMPT
@@ -82,6 +82,14 @@ TAKEN = [
 def test_what_transformers_takes_reaches_it(lm, name, value):
     assert name in DecodingArguments.__annotations__
     assert len(lm.generate(PROMPT, max_new_tokens=4, **{name: value}).token_ids) <= 4
+
+
+def test_a_batch_generates_only_allowed_texts_of_any_length(lm):
+    texts = ["a", "b b b b"]
+    prompts = [f"Question {number}:" for number in range(8)]
+    only = allow_only(texts, lm.tokenizer)
+    answers = lm.batch(prompts, method="none", prefix_allowed_tokens_fn=only, temperature=50.0)
+    assert {answer.text for answer in answers} <= {*texts}
 
 
 def test_ids_above_the_vocabulary_are_refused_by_every_method(lm):
