@@ -11,7 +11,7 @@ import _thread
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -138,24 +138,22 @@ def _join_batch(batch: PaddedBatch, model: object) -> Iterator[None]:
 def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answer: Answerer) -> list[T | BaseException]:
     """Run ``model`` in padded batches of at most ``size`` runs. Return each run's result or error."""
 
-    def run_in_batch(run: Callable[[], T], batch: PaddedBatch, future: Future[T]) -> None:
-        outcome: T | BaseException
+    def run_in_batch(run: Callable[[], T], batch: PaddedBatch, outcomes: dict[int, T | BaseException], i: int) -> None:
         try:
             with _join_batch(batch, model):
-                outcome = run()
+                outcomes[i] = run()
         except BaseException as error:  # raised in the caller
-            outcome = error
-        _set_outcome(future, outcome)
+            outcomes[i] = error
 
-    def start_and_wait(
-        calls: Sequence[Callable[[], None]], batch: PaddedBatch, futures: Sequence[Future[T]], ended: Ended
-    ) -> None:
+    def start_and_wait(calls: Sequence[Callable[[], None]], batch: PaddedBatch, ended: Ended) -> None:
         failure: BaseException | None = None
         try:
-            for call in calls:
-                # not a pool, because the interpreter waits for the threads of pools at exit
-                threading.Thread(target=call, daemon=True, name="ragbias-run").start()
-            wait(futures)
+            # not a pool, because the interpreter waits for the threads of pools at exit
+            threads = [threading.Thread(target=call, daemon=True, name="ragbias-run") for call in calls]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
         except BaseException as error:  # for example, if no thread can be started
             batch.cancel()
             failure = error
@@ -163,19 +161,16 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
 
     results: list[T | BaseException] = []
     for group, batch in _split_runs(runs, size, answer):
-        futures: list[Future[T]] = [Future() for _ in group]
+        outcomes: dict[int, T | BaseException] = {}
         ended: Ended = SimpleQueue()
         with _cancel_on_error(batch, ended):
-            calls = [
-                partial(copy_context().run, run_in_batch, run, batch, future)
-                for run, future in zip(group, futures, strict=True)
-            ]
-            # Ctrl-C can be lost or become a RuntimeError in Thread.start and wait, so another thread calls them
-            _thread.start_new_thread(start_and_wait, (calls, batch, futures, ended))
+            calls = [partial(copy_context().run, run_in_batch, run, batch, outcomes, i) for i, run in enumerate(group)]
+            # Ctrl-C can be lost or become a RuntimeError in Thread.start and join, so another thread calls them
+            _thread.start_new_thread(start_and_wait, (calls, batch, ended))
             error = ended.get()
         if error:
             raise error
-        results += [future.exception() or future.result() for future in futures]
+        results += [outcomes[i] for i in range(len(group))]
     return results
 
 
