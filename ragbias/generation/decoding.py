@@ -99,8 +99,8 @@ class RequireFinite(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not bool((scores < torch.inf).all()):
             raise NonFiniteLogitsError(
-                f"the model produced NaN or infinite logits at token {input_ids.shape[1]}; "
-                "check the weights, the dtype (float16 overflows easily; try bfloat16 or float32) and repetition_penalty"
+                f"the model produced NaN or infinite logits at token {input_ids.shape[1]}; check the weights, "
+                "the dtype (float16 overflows easily; try bfloat16 or float32) and repetition_penalty"
             )
         return scores
 

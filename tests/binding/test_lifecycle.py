@@ -23,7 +23,9 @@ class Interrupt(nn.Module):
         raise self.error
 
 
-@pytest.mark.parametrize("error", [RuntimeError("in a layer"), KeyboardInterrupt("in a layer")], ids=["exception", "ctrl-c"])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("in a layer"), KeyboardInterrupt("in a layer")], ids=["exception", "ctrl-c"]
+)
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_model_is_untouched_after_an_error_inside_a_layer(model, method, error):
     before, expected = snapshot(model), logits(model)
