@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ragbias.binding.architectures import architecture_of, decoder_of, kv_cache_of
+from ragbias.binding.architectures import kv_cache_of, structure_of
 from ragbias.call_site import warn
 from ragbias.errors import ReaderError, UnsupportedReaderWarning
 from ragbias.methods import Method, format_method, get
@@ -72,7 +72,7 @@ def apply_reader(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> I
             state.n_cached = 0 if cache is None else int(cache.get_seq_length())
 
     with ExitStack() as stack:
-        decoder = decoder_of(model, architecture_of(model))
+        _, decoder, _ = structure_of(model)
         stack.callback(decoder.register_forward_pre_hook(record_cached_columns, with_kwargs=True).remove)
         for path, (down, up) in lora.weights.items():
             hook = _make_hook(state, down, up, lora.scaling)
@@ -106,8 +106,7 @@ def _make_hook(state: _ActiveReader, down: Tensor, up: Tensor, scaling: float) -
 
 def target_layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
     """Return the decoder's linear layers by path, without experts and routers, whose inputs lack a position axis."""
-    architecture = architecture_of(model)
-    decoder = decoder_of(model, architecture)
+    architecture, decoder, _ = structure_of(model)
     layers = decoder.get_submodule(architecture.layers)
     paths = {module: path for path, module in model.named_modules()}
     skipped = ("expert", "router", ".gate.", "shared_")

@@ -132,19 +132,16 @@ def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | N
 
 def has_fixed_encodings(model: PreTrainedModel, length: int) -> bool:
     """Whether all prompts of at most ``length`` tokens have the same positional encodings."""
-    architecture = architecture_of(model)
-    decoder = decoder_of(model, architecture)
+    architecture, decoder, modules = structure_of(model)
     return all(
         architecture.encoding_key(decoder, module, length) == architecture.encoding_key(decoder, module, 1)
-        for module in attention_modules(decoder, architecture)
+        for module in modules
     )
 
 
 def encodings_of(model: PreTrainedModel, length: int) -> list[Encoding]:
     """Return the positional encoding of each layer for a prompt of ``length`` tokens. Equal layers share an object."""
-    architecture = architecture_of(model)
-    decoder = decoder_of(model, architecture)
-    modules = attention_modules(decoder, architecture)
+    architecture, decoder, modules = structure_of(model)
     keys = [architecture.encoding_key(decoder, module, length) for module in modules]
     modules_by_key = dict(zip(keys, modules, strict=True))
     shared = {key: architecture.encoding(decoder, module, length) for key, module in modules_by_key.items()}
@@ -211,18 +208,14 @@ def window_of(config: PreTrainedConfig) -> int:
     return int(getattr(text, ARCHITECTURES.get(text.model_type, Architecture()).window))
 
 
-def decoder_of(model: PreTrainedModel, architecture: Architecture) -> nn.Module:
-    """Return the module with the decoder layers of a model."""
+def structure_of(model: PreTrainedModel) -> tuple[Architecture, nn.Module, list[nn.Module]]:
+    """Return a model's architecture, the module with its decoder layers, and each layer's attention module."""
+    architecture = architecture_of(model)
     decoder: nn.Module = model if hasattr(model, architecture.layers) else model.get_decoder()
     if not hasattr(decoder, architecture.layers):
         raise UnsupportedModelError(f"{type(model).__name__} has no {architecture.layers!r} to attach to")
-    return decoder
-
-
-def attention_modules(decoder: nn.Module, architecture: Architecture) -> list[nn.Module]:
-    """Return the attention module of each layer, in order."""
     layers = decoder.get_submodule(architecture.layers).children()
-    return [layer.get_submodule(architecture.attention) for layer in layers]
+    return architecture, decoder, [layer.get_submodule(architecture.attention) for layer in layers]
 
 
 def kv_cache_of(arguments: Mapping[str, Any]) -> Any:

@@ -24,10 +24,8 @@ from ragbias.attention.primitive import check_backend
 from ragbias.binding.architectures import (
     KV_CACHE,
     OLD_KV_CACHE,
-    architecture_of,
-    attention_modules,
-    decoder_of,
     kv_cache_of,
+    structure_of,
 )
 from ragbias.errors import BindingError, SpanError, UnsupportedModelError
 from ragbias.methods import AttentionCall, AttentionMethod, SequenceLayout
@@ -99,9 +97,7 @@ class Binding(PlainBinding):
         self.model = model
         self.method = method
         self.backend = backend
-        self.architecture = architecture_of(model)
-        decoder = decoder_of(model, self.architecture)
-        modules = attention_modules(decoder, self.architecture)
+        self.architecture, decoder, modules = structure_of(model)
         super().__init__(decoder, modules)
         if any(getattr(module, "_compiled_call_impl", None) for module in (model, *decoder.modules())):
             raise UnsupportedModelError("a model compiled by torch.compile is not supported; use the model as loaded")

@@ -27,11 +27,9 @@ from ragbias.attention import Scoring
 from ragbias.attention.primitive import choose_backend
 from ragbias.binding.architectures import (
     Architecture,
-    architecture_of,
-    attention_modules,
-    decoder_of,
     head_dim,
     kv_cache_of,
+    structure_of,
 )
 from ragbias.binding.binding import Binding, PlainBinding, active_binding_of, binding_of, open_bindings
 from ragbias.errors import MethodError, NoDocumentsError, UnsupportedModelError
@@ -48,9 +46,7 @@ _lock = threading.RLock()  # reentrant, because the garbage collector may close 
 
 def backend_of(model: PreTrainedModel, backend: str) -> str:
     """Choose the backend. Raise ``BackendError`` if a backend other than ``auto`` does not support the model."""
-    architecture = architecture_of(model)
-    decoder = decoder_of(model, architecture)
-    module = attention_modules(decoder, architecture)[0]
+    architecture, decoder, (module, *_) = structure_of(model)
     scoring = Scoring(architecture.encoding(decoder, module, 1), 1.0, backend=backend)
     return choose_backend(torch.empty(0, head_dim(module), dtype=model.dtype, device=model.device), scoring)
 

@@ -22,11 +22,9 @@ from transformers import DynamicCache, PreTrainedModel
 from ragbias.attention import attend
 from ragbias.binding.architectures import (
     KV_CACHE,
-    architecture_of,
-    attention_modules,
-    decoder_of,
     has_fixed_encodings,
     head_dim,
+    structure_of,
 )
 from ragbias.binding.binding import Binding, PlainBinding
 from ragbias.binding.hooks import attached, backend_of, create_binding
@@ -165,8 +163,7 @@ class DocumentStates:
     def _shapes(self, tokens: int) -> list[tuple[int, int, int]]:
         """Return the shape of the keys in each layer. The values have the same shape."""
         heads: int = self._model.config.get_text_config().num_attention_heads
-        architecture = architecture_of(self._model)
-        modules = attention_modules(decoder_of(self._model, architecture), architecture)
+        _, _, modules = structure_of(self._model)
         return [(heads // getattr(module, "num_key_value_groups", 1), tokens, head_dim(module)) for module in modules]
 
     def _dtypes(self) -> set[torch.dtype]:
@@ -260,8 +257,7 @@ def cache_from_states(model: PreTrainedModel, parts: Sequence[States]) -> Dynami
     """Create a cache that contains all states in order. Each cache layer is on the device of its model layer."""
     cache = DynamicCache()
     if parts:
-        architecture = architecture_of(model)
-        modules = attention_modules(decoder_of(model, architecture), architecture)
+        _, _, modules = structure_of(model)
         for layer, module in enumerate(modules):
             device = _device_of(module)
             keys, values = (

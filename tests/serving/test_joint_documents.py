@@ -8,7 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from ragbias import DebiasedLM, DocumentCache, debias
-from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
+from ragbias.binding.architectures import structure_of
 from ragbias.cache.identity import identity_of
 from ragbias.methods import RoToR
 from ragbias.prompt import TokenisedPrompt
@@ -43,11 +43,11 @@ def test_stored_documents_give_the_logits_of_rotor(tmp_path, prefix):
 
 def plain_logits(model, cache, parts):
     """Return the plain model's logits of the suffix after stored parts, at the positions of the parts."""
-    architecture, filled = architecture_of(model), DynamicCache()
-    decoder = decoder_of(model, architecture)
+    architecture, decoder, modules = structure_of(model)
+    filled = DynamicCache()
     entries = [cache.get(part.key) for part in parts]
     positions = torch.cat([torch.arange(part.end - part.begin) + part.start for part in parts])
-    for layer, module in enumerate(attention_modules(decoder, architecture)):
+    for layer, module in enumerate(modules):
         keys = torch.cat([entry.keys[layer] for entry in entries], 1)
         values = torch.cat([entry.values[layer] for entry in entries], 1)
         filled.update(architecture.encoding(decoder, module, 100)(keys, positions)[None], values[None], layer)
