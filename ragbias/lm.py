@@ -22,7 +22,7 @@ from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, NumberedHeadersWarning, WrongTypeError
 from ragbias.generation import Generation, GenerationArguments, GenerationSettings, Request, Score, Stream
 from ragbias.generation.answering import Answering
-from ragbias.generation.attaching import DocumentStates, warn_if_unused
+from ragbias.generation.attaching import DocumentStates, LoadedModel, warn_if_unused
 from ragbias.generation.decoding import openai_logprobs
 from ragbias.generation.preparing import build_request, check_lists, split_prompt
 from ragbias.generation.recording import RecordedRequest, open_recordings
@@ -130,6 +130,11 @@ class DebiasedLM:
         check_readers([method := methods.get(method, name, reader)])
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
         return cls(model, tokenizer, method, name=name, strip_numbering=strip_numbering, backend=backend, cache=cache)
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The model with its tokenizer, backend and cache."""
+        return LoadedModel(self.model, self.tokenizer, self.backend, self.cache)
 
     @property
     def window(self) -> int:
@@ -259,8 +264,7 @@ class DebiasedLM:
     ) -> list[Generation]:
         """Answer prepared requests in padded batches, all with the same settings."""
         self._check_and_record(requests, settings)
-        answering = Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled)
-        return answering.generate_batches(requests)
+        return Answering(self.loaded, settings, cancelled).generate_batches(requests)
 
     def stream_answer(self, request: Request, settings: GenerationSettings) -> Stream:
         """Stream the answer to a prepared request, see ``stream``."""
@@ -268,8 +272,7 @@ class DebiasedLM:
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             on_text = None if isinstance(request.method, VotingMethod) else emit
-            answering = Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled, on_text)
-            return answering.generate_batches([request])[0]
+            return Answering(self.loaded, settings, cancelled, on_text).generate_batches([request])[0]
 
         return Stream(job, request.report)
 
@@ -310,7 +313,7 @@ class DebiasedLM:
             self._numbering_lines.warn(message, NumberedHeadersWarning)
         if self.cache is not None and (not requested.is_plain or requested == self.method):
             warn_if_unused(self.cache, requested)
-        return build_request(self.model, self.tokenizer, split, requested, self.backend, cancelled)
+        return build_request(self.loaded, split, requested, cancelled)
 
     @torch.no_grad()
     def score(
@@ -334,7 +337,7 @@ class DebiasedLM:
             raise MethodError(f"{request.method.name} votes on answers and gives no score; pass another method")
         target = continuation_ids(self.tokenizer, request.prompt.parts.suffix, continuation)
         check_length(longest_prompt(request.method, request.tokens), self.window, len(target))
-        return Score(target, logprobs_of(self.model, request, target, self.backend, self.cache), request.report)
+        return Score(target, logprobs_of(self.loaded, request, target), request.report)
 
     def warm(
         self, prefix: str, documents: Sequence[str], *, progress: Callable[[int], None] = lambda done: None
@@ -358,7 +361,7 @@ class DebiasedLM:
             raise ArgumentError("there is no cache to warm; make the model with cache=ragbias.DocumentCache()")
         warn_if_unused(self.cache, self.method)
         tokens = tokenise(shield_documents(Prompt(prefix, documents, ""), self.tokenizer), self.tokenizer)
-        return DocumentStates(self.model, self.backend, self.cache).add_all(tokens, self.window, progress)
+        return DocumentStates(self.loaded).add_all(tokens, self.window, progress)
 
     def _check_and_record(self, requests: Sequence[Request], settings: GenerationSettings) -> None:
         """Check that the settings fit the requests, and record the requests."""

@@ -27,7 +27,7 @@ from ragbias.cache import DocumentCache
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError
 from ragbias.generation.arguments import GenerationSettings
-from ragbias.generation.attaching import attached_batch
+from ragbias.generation.attaching import LoadedModel, attached_batch
 from ragbias.generation.decoding import padded, processors, suffix_likelihoods
 from ragbias.methods import METHODS, JointMethod, Method, NoMethod
 from ragbias.prompt import TokenisedPrompt
@@ -151,7 +151,8 @@ def _measure_times(
     times = [synchronized_time(model.device)]
     prompts = prompts_of(rule, prompt)
     ids, _, spans = padded(prompts, 0, model.device)
-    with attached_batch(model, rule, prompts, spans, settings.backend, cache, lora=reader) as start:
+    loaded = LoadedModel(model, None, settings.backend, cache)  # the tokenizer is not needed
+    with attached_batch(loaded, rule, prompts, spans, lora=reader) as start:
         likelihoods = suffix_likelihoods(model, rule, prompts, start.cache)
         chain = processors(GenerationSettings(), rule, None, len(prompts), model.device, likelihoods)
         cached, seen = start.cache, 0 if start.cache is None else start.cache.get_seq_length()

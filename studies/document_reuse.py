@@ -142,7 +142,7 @@ def _next_token(case: AuditCase, request: Request) -> tuple[Tensor, float | None
     targets = [continuation_ids(lm.tokenizer, before, text) for text in case.question.answers]
     longest = max(map(len, targets), default=1)
     check_length(longest_prompt(request.method, request.tokens), lm.window, longest)
-    scores = score_continuations(lm.model, request, targets, lm.backend, lm.cache)
+    scores = score_continuations(lm.loaded, request, targets)
     return scores.next_token, max(scores.logprobs, default=None)
 
 

@@ -157,7 +157,7 @@ def _gold_by_layer(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
 
 
 def _loss(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
-    logits = continuation_logits(lm.model, sample.prompt, method, sample.answer, lm.backend)
+    logits = continuation_logits(lm.loaded, sample.prompt, method, sample.answer)
     return torch.nn.functional.cross_entropy(logits, torch.tensor(sample.answer, device=logits.device)).cpu()
 
 

@@ -190,8 +190,7 @@ class Comparison:
         return figures
 
     def _logprobs(self, sample: Sample, method: Method, target: Sequence[int]) -> Tensor:
-        logits = continuation_logits(self._lm.model, sample.prompt, method, target, self._lm.backend, self._lm.cache)
-        return logits.log_softmax(-1)
+        return continuation_logits(self._lm.loaded, sample.prompt, method, target).log_softmax(-1)
 
 
 def _make_table(record: Mapping[str, Any]) -> Table:

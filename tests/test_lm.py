@@ -81,7 +81,7 @@ def test_a_plain_prompt_in_another_order_equals_that_text():
         return "Context: {} {} {}\nWhich?".format(*(texts[index] for index in order))
 
     came = lm.prepare(prompt([0, 1, 2]), documents=texts, method="none")
-    moved = build_request(lm.model, lm.tokenizer, came.prompt.reordered([2, 0, 1]), NoMethod(), lm.backend)
+    moved = build_request(lm.loaded, came.prompt.reordered([2, 0, 1]), NoMethod())
     assert moved.tokens.ids == lm.tokenizer(prompt([2, 0, 1]))["input_ids"]
     assert moved.tokens.ids == lm.prepare(prompt([2, 0, 1]), documents=texts, method="none").tokens.ids
     segmented, pine = (lm.prepare(prompt([0, 1, 2]), documents=texts, method=name) for name in ("segmented", "pine"))

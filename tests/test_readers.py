@@ -12,6 +12,7 @@ from peft import PeftModel
 import ragbias
 from ragbias import DebiasedLM, DocumentCache, Prompt
 from ragbias.errors import MethodError, ReaderError, UnsupportedReaderWarning
+from ragbias.generation.attaching import LoadedModel
 from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import AttentionMethod, format_method, get
 from ragbias.prompt import TokenisedPrompt
@@ -33,7 +34,7 @@ TOKENS = TokenisedPrompt([3, 4, 5], [[6, 7, 8], [9, 10], [11, 12, 13, 14]], [15,
 
 def logits(model, method, tokens=TOKENS, cache=None):
     with torch.no_grad():
-        return continuation_logits(model, tokens, method, [20, 21, 22], "torch", cache)
+        return continuation_logits(LoadedModel(model, None, "torch", cache), tokens, method, [20, 21, 22])
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -78,7 +78,7 @@ def _orders(example: Example, rng: random.Random) -> list[list[int]]:
 def _logprob(lm: DebiasedLM, example: Example, lesson: Lesson, order: Sequence[int], method: str | Method) -> float:
     request = lm.prepare(example.prompt.reordered(order), method=method)
     target = lesson.target[: max(1, len(lesson.target) - 1)].tolist()
-    return sum(logprobs_of(lm.model, request, target, lm.backend, lm.cache))
+    return sum(logprobs_of(lm.loaded, request, target))
 
 
 def _difference(first: Sequence[float], second: Sequence[float]) -> list[float | None]:

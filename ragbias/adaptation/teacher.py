@@ -89,7 +89,7 @@ def _target(lm: DebiasedLM, example: Example, answer: Generation | None) -> list
 
 def _distributions(lm: DebiasedLM, requests: Sequence[Request], target: list[int]) -> tuple[Tensor, Tensor]:
     """Average probabilities over the teacher's prompts. Return the most probable tokens and their log-probabilities."""
-    logits = [continuation_logits(lm.model, request.tokens, NoMethod(), target, lm.backend) for request in requests]
+    logits = [continuation_logits(lm.loaded, request.tokens, NoMethod(), target) for request in requests]
     mean = torch.stack([by_prompt.log_softmax(-1) for by_prompt in logits]).logsumexp(0) - math.log(len(logits))
     logprobs, tokens = mean.topk(TOP, dim=1)
     return tokens.cpu().contiguous(), _with_rest(logprobs).cpu()

@@ -17,7 +17,7 @@ from ragbias.binding.architectures import KV_CACHE
 from ragbias.cache import DocumentCache
 from ragbias.errors import MethodError, ReaderError, find_memory_error, first_line
 from ragbias.files import replacing
-from ragbias.generation.attaching import attached_batch
+from ragbias.generation.attaching import LoadedModel, attached_batch
 from ragbias.generation.decoding import padded, sequence_logprobs
 from ragbias.generation.scoring import fuse_logits
 from ragbias.lm import DebiasedLM
@@ -71,7 +71,8 @@ def student_logits(
     if isinstance(method, JointMethod):
         return _joint_logits(lm, method, lora, prompt, target, cache)
     ids = torch.tensor([[*prompt.ids, *target[:-1]]], device=lm.model.device)
-    with attached_batch(lm.model, method, [prompt], [prompt.spans], BACKEND, cache, lora=lora) as start:
+    loaded = LoadedModel(lm.model, lm.tokenizer, BACKEND, cache)
+    with attached_batch(loaded, method, [prompt], [prompt.spans], lora=lora) as start:
         states = start.cache
         if states is None and len(prompt.suffix) > 1 and isinstance(method, SegmentMethod | NoMethod):
             begin = prompt.spans[-1][1] + 1  # at least one token must follow the documents in their pass
@@ -94,7 +95,8 @@ def _joint_logits(
     prompts = [prompt.reordered(indices) for indices in method.prompts(prompt.documents)]
     _, _, spans = padded(prompts, 0, lm.model.device)
     after = torch.tensor([*prompt.suffix, *target], device=lm.model.device)
-    with attached_batch(lm.model, method, prompts, spans, BACKEND, cache, lora=lora) as start:
+    loaded = LoadedModel(lm.model, lm.tokenizer, BACKEND, cache)
+    with attached_batch(loaded, method, prompts, spans, lora=lora) as start:
         if start.cache is None:
             raise MethodError(
                 f"{method.name}: no reader can be trained for {lm.name!r}, because its rotary frequencies depend on "

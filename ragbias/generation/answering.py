@@ -11,12 +11,11 @@ from functools import partial
 from typing import Literal
 
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
+from transformers import StoppingCriteriaList
 
 from ragbias.binding.architectures import KV_CACHE, window_of
-from ragbias.cache import DocumentCache
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
-from ragbias.generation.attaching import attached_batch
+from ragbias.generation.attaching import LoadedModel, attached_batch
 from ragbias.generation.decoding import (
     StoppingWatch,
     TokenLogprobs,
@@ -35,10 +34,7 @@ from ragbias.methods import JointMethod
 class Answering:
     """Answer the requests of one call. If there is only one, ``on_text`` is called with its answer so far."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    backend: str
-    cache: DocumentCache | None
+    loaded: LoadedModel
     settings: GenerationSettings
     cancelled: threading.Event | None
     on_text: Callable[[str], None] | None = None
@@ -48,7 +44,7 @@ class Answering:
         candidates = [[] if isinstance(request.method, JointMethod) else request.candidates() for request in requests]
         flat = [candidate for group in candidates for candidate in group]
         generated: dict[int, Generation] = {}
-        window = window_of(self.model.config)
+        window = window_of(self.loaded.model.config)
         for indices in group_requests(flat, self.settings.batch_size, window, self.settings.max_new_tokens):
             generated.update(zip(indices, self._generate_padded([flat[index] for index in indices]), strict=True))
         in_order = (generated[index] for index in range(len(flat)))
@@ -59,20 +55,20 @@ class Answering:
 
     def _generate_padded(self, requests: Sequence[Request]) -> list[Generation]:
         """Answer requests with the same method in one padded batch."""
-        settings, method = self.settings, requests[0].method
+        (model, tokenizer, *_), settings, method = self.loaded, self.settings, requests[0].method
         prompts = [request.tokens for request in requests]
-        ids, mask, spans = padded(prompts, pad_token(self.tokenizer), self.model.device)
+        ids, mask, spans = padded(prompts, pad_token(tokenizer), model.device)
         width = ids.shape[1]
-        new_tokens = min(settings.max_new_tokens, window_of(self.model.config) - width)
-        config, eos, functions = generation_config(self.model, self.tokenizer, settings, new_tokens)
-        decode = partial(decode_tokens, self.tokenizer, keep_special=settings.keep_special)
+        new_tokens = min(settings.max_new_tokens, window_of(model.config) - width)
+        config, eos, functions = generation_config(model, tokenizer, settings, new_tokens)
+        decode = partial(decode_tokens, tokenizer, keep_special=settings.keep_special)
         events = [[event for event in (self.cancelled, request.cancelled) if event] for request in requests]
         watch = StoppingWatch(width, decode, settings.stop, eos, events, self.on_text)
         recorder = TokenLogprobs() if settings.logprobs else None
-        with attached_batch(self.model, method, prompts, spans, self.backend, self.cache, self.cancelled) as start:
-            likelihoods = suffix_likelihoods(self.model, method, prompts, start.cache)
+        with attached_batch(self.loaded, method, prompts, spans, self.cancelled) as start:
+            likelihoods = suffix_likelihoods(model, method, prompts, start.cache)
             chain = processors(settings, method, recorder, len(prompts), ids.device, likelihoods)
-            output: Tensor = self.model.generate(  # type: ignore[operator]
+            output: Tensor = model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=mask,
                 generation_config=config,
@@ -104,7 +100,7 @@ class Answering:
 
         def mean_logprob(index: int) -> float:
             ids = answers[index].token_ids
-            return sum(logprobs_of(self.model, candidates[index], ids, self.backend)) / len(ids) if ids else -math.inf
+            return sum(logprobs_of(self.loaded, candidates[index], ids)) / len(ids) if ids else -math.inf
 
         return answers[0] if len(answers) == 1 else elect(answers, mean_logprob)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import pad
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias.attention import attend
 from ragbias.binding.architectures import (
@@ -39,6 +39,15 @@ from ragbias.prompt import Span, TokenisedPrompt
 from ragbias.readers import Lora, apply_reader, reader_of
 
 
+class LoadedModel(NamedTuple):
+    """A model and its tokenizer, with the attention backend and the document cache to use, see ``DebiasedLM``."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    backend: str
+    cache: DocumentCache | None
+
+
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
     """If the method's documents are not reusable, warn that the cache has no effect."""
     if not method.reusable_documents:
@@ -56,12 +65,10 @@ class PreparedCache(NamedTuple):
 
 @contextmanager
 def attached_batch(
-    model: PreTrainedModel,
+    loaded: LoadedModel,
     method: Method,
     prompts: Sequence[TokenisedPrompt],
     spans: list[list[Span]],
-    backend: str,
-    cache: DocumentCache | None = None,
     cancelled: threading.Event | None = None,
     lora: Lora | None = None,
 ) -> Iterator[PreparedCache]:
@@ -69,6 +76,7 @@ def attached_batch(
 
     ``spans`` are the documents' columns in the padded batch. During training, ``lora`` replaces the method's reader.
     """
+    model, cache = loaded.model, loaded.cache
     if lora is None and method.reader:
         lora = reader_of(model, method)
     after = [columns[-1][1] if columns else sys.maxsize for columns in spans]  # without documents, no reader acts
@@ -77,8 +85,7 @@ def attached_batch(
         binding: PlainBinding
         filled, reused = None, [0] * len(prompts)
         if computes_documents_separately(model, method, prompts):
-            states = DocumentStates(model, backend, cache, cancelled)
-            binding, filled, reused = start_from_states(model, method, prompts, states, backend, lora)
+            binding, filled, reused = start_from_states(loaded, method, prompts, cancelled, lora)
         else:
             if cache is not None and method.reusable_documents:
                 cache.warn_unused(
@@ -87,7 +94,7 @@ def attached_batch(
                     "its documents",
                 )
             rule = NoMethod() if isinstance(method, JointMethod) else method
-            binding = create_binding(model, rule, spans, private=True, backend=backend)
+            binding = create_binding(model, rule, spans, private=True, backend=loaded.backend)
         with attached(binding), reader:
             yield PreparedCache(filled, reused)
 
@@ -124,18 +131,12 @@ class DocumentPass(AttentionMethod):
 class DocumentStates:
     """Keys and values of prefixes and documents, cached or computed. If ``cancelled`` is set, computing stops."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        backend: str,
-        cache: DocumentCache | None,
-        cancelled: threading.Event | None = None,
-    ) -> None:
-        self._model, self._cache, self._cancelled = model, cache, cancelled
-        self._backend = backend_of(model, backend)
-        if cache is not None:
-            self._identity = identity_of(model, self._backend, cache.portable)
-            cache.register_model(self._identity)
+    def __init__(self, loaded: LoadedModel, cancelled: threading.Event | None = None) -> None:
+        self._model, self._cache, self._cancelled = loaded.model, loaded.cache, cancelled
+        self._backend = backend_of(loaded.model, loaded.backend)
+        if self._cache is not None:
+            self._identity = identity_of(self._model, self._backend, self._cache.portable)
+            self._cache.register_model(self._identity)
         self._prefixes: dict[tuple[int, ...], States] = {}  # states by prefix tokens
 
     def get(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
@@ -183,12 +184,11 @@ class DocumentStates:
 
 
 def start_from_states(
-    model: PreTrainedModel,
+    loaded: LoadedModel,
     method: Method,
     prompts: Sequence[TokenisedPrompt],
-    states: DocumentStates,
-    backend: str,
-    lora: Lora | None = None,
+    cancelled: threading.Event | None,
+    lora: Lora | None,
 ) -> tuple[Binding, DynamicCache, list[int]]:
     """Return a binding, a cache with prefixes and documents, and the number of cached tokens of each prompt.
 
@@ -196,6 +196,7 @@ def start_from_states(
     different lengths. The prompts of a ``JointMethod`` are an exception: they share one suffix, which is not in the
     cache.
     """
+    model, states = loaded.model, DocumentStates(loaded, cancelled)
     rule = method if isinstance(method, AttentionMethod) else DocumentPass()
     layouts, caches, reused = [], [], []
     width = max(len(prompt.ids) for prompt in prompts)
@@ -208,13 +209,13 @@ def start_from_states(
         cache = cache_from_states(model, [part for part, _ in parts])
         documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
         if not isinstance(method, JointMethod) and len(prompts) > 1 and len(prompt.suffix) > 1:
-            for_prompt = Binding(model, rule, [], private=True, backend=backend)
+            for_prompt = Binding(model, rule, [], private=True, backend=loaded.backend)
             with nullcontext() if lora is None else apply_reader(model, lora, [0]):
                 run_tokens(for_prompt, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
         caches.append(cache)
         layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), *documents))
     joined = caches[0] if len(prompts) == 1 else left_pad(caches)
-    binding = Binding(model, rule, [], private=True, backend=backend)
+    binding = Binding(model, rule, [], private=True, backend=loaded.backend)
     binding.resume(joined, layouts)
     return binding, joined, reused
 

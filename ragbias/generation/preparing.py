@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from ragbias.binding.architectures import window_of
 from ragbias.binding.hooks import backend_of
@@ -19,6 +19,7 @@ from ragbias.boundaries.splitting import DocumentNumbers
 from ragbias.checks import check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError, WrongTypeError
+from ragbias.generation.attaching import LoadedModel
 from ragbias.generation.ranking import model_attention, ranking_of
 from ragbias.generation.request import Report, Request, SplitPrompt, check_length, longest_prompt
 from ragbias.generation.scoring import continuation_logits
@@ -125,17 +126,13 @@ def _with_numbering(boundaries: Boundaries, numbers: DocumentNumbers, strip: boo
 
 
 def build_request(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prompt: SplitPrompt,
-    requested: Method,
-    backend: str,
-    cancelled: threading.Event | None = None,
+    loaded: LoadedModel, prompt: SplitPrompt, requested: Method, cancelled: threading.Event | None = None
 ) -> Request:
     """Tokenise the prompt, choose the method, order the documents, and create the report.
 
     Some methods run the model in these steps.
     """
+    model, tokenizer = loaded.model, loaded.tokenizer
     parts, plain = tokenise(prompt.parts, tokenizer), tokenise_whole(prompt.flat, tokenizer)
     why_plain = reason_for_plain(requested, prompt, parts)
     ran, why_not_ran = NoMethod() if why_plain else requested, why_plain
@@ -143,19 +140,19 @@ def build_request(
     check_length(longest_prompt(ran, tokens), window_of(model.config))
     order: tuple[int, ...] = ()
     if isinstance(ran, ReorderingMethod):
-        attention = model_attention(model, tokenizer, parts, prompt.parts.suffix, cancelled)
+        attention = model_attention(loaded, parts, prompt.parts.suffix, cancelled)
         order = ranking_of(ran, parts.documents, attention).order
         tokens, plain = parts.reordered(order), tokenise_whole(prompt.reordered(order).flat, tokenizer)
     if isinstance(ran, AttentionMethod) and ran.selective:
         always: AttentionMethod = replace(cast(Any, ran), selective=False)
-        ran, why_not_ran = _choose_more_confident(model, always, plain, tokens, backend, cancelled)
+        ran, why_not_ran = _choose_more_confident(loaded, always, plain, tokens, cancelled)
         tokens = tokens if ran.needs_documents else plain
     report = create_report(
         prompt.boundaries,
         requested,
         why_not_ran,
         spans=tuple(tokens.spans),
-        backend=backend_of(model, backend) if isinstance(ran, AttentionMethod) else "",
+        backend=backend_of(model, loaded.backend) if isinstance(ran, AttentionMethod) else "",
         order=order,
         segmentation_changed=tokens.ids != plain.ids,
     )
@@ -175,11 +172,10 @@ def reason_for_plain(method: Method, prompt: SplitPrompt, parts: Prompt | Tokeni
 
 
 def _choose_more_confident(
-    model: PreTrainedModel,
+    loaded: LoadedModel,
     method: AttentionMethod,
     plain: TokenisedPrompt,
     tokens: TokenisedPrompt,
-    backend: str,
     cancelled: threading.Event | None,
 ) -> tuple[Method, str]:
     """Return the method if it is more confident than the plain model. Otherwise return the plain model and the reason.
@@ -190,7 +186,7 @@ def _choose_more_confident(
     confidence = []
     for candidate, prompt in ((NoMethod(), plain), (method, tokens)):
         check_not_cancelled(cancelled)
-        first = continuation_logits(model, prompt, candidate, [0], backend)
+        first = continuation_logits(loaded, prompt, candidate, [0])
         confidence.append(first.softmax(-1).amax().item())
     if confidence[0] < confidence[1]:
         return method, ""

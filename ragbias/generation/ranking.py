@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from ragbias import methods
 from ragbias.binding.architectures import window_of
@@ -20,6 +20,7 @@ from ragbias.binding.hooks import attached
 from ragbias.checks import check_each_once, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanError, WrongTypeError
+from ragbias.generation.attaching import LoadedModel
 from ragbias.generation.decoding import memory_errors
 from ragbias.methods import DocumentScorer, Method, Ranking, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
@@ -94,20 +95,16 @@ class ModelAttention:
 
 
 def model_attention(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    tokens: TokenisedPrompt,
-    suffix: str,
-    cancelled: threading.Event | None,
+    loaded: LoadedModel, tokens: TokenisedPrompt, suffix: str, cancelled: threading.Event | None
 ) -> ModelAttention:
     """Create the scorer for the documents of a tokenised prompt, which ends with the text ``suffix``."""
 
     def ids_without_query() -> list[int] | None:
-        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+        special = [token.content for token in loaded.tokenizer.added_tokens_decoder.values() if token.special]
         text = without_query(suffix, special)
-        return None if text is None else replace(tokens, suffix=encode(text, tokenizer)).ids
+        return None if text is None else replace(tokens, suffix=encode(text, loaded.tokenizer)).ids
 
-    return ModelAttention(model, tokens.ids, tokens.spans, ids_without_query, cancelled)
+    return ModelAttention(loaded.model, tokens.ids, tokens.spans, ids_without_query, cancelled)
 
 
 def rank(

@@ -13,9 +13,8 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias.binding.architectures import KV_CACHE
 from ragbias.binding.hooks import copy_cache
-from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
-from ragbias.generation.attaching import attached_batch
+from ragbias.generation.attaching import LoadedModel, attached_batch
 from ragbias.generation.decoding import RequireFinite, suffix_likelihoods
 from ragbias.generation.request import Request
 from ragbias.methods import JointMethod, Method, NoMethod, VotingMethod
@@ -31,60 +30,35 @@ class ContinuationScores(NamedTuple):
 
 
 @torch.no_grad()
-def logprobs_of(
-    model: PreTrainedModel,
-    request: Request,
-    target: Sequence[int],
-    backend: str = "auto",
-    cache: DocumentCache | None = None,
-) -> list[float]:
+def logprobs_of(loaded: LoadedModel, request: Request, target: Sequence[int]) -> list[float]:
     """Return the natural logarithm of the probability of each token of ``target`` after the prompt."""
-    (scores,) = _logprobs(model, request, [target], backend, cache)
+    (scores,) = _logprobs(loaded, request, [target])
     values: list[float] = _select_tokens(scores[0], target).tolist()
     return values
 
 
 @torch.no_grad()
-def continuation_logits(
-    model: PreTrainedModel,
-    tokens: TokenisedPrompt,
-    method: Method,
-    target: Sequence[int],
-    backend: str,
-    cache: DocumentCache | None = None,
-) -> Tensor:
+def continuation_logits(loaded: LoadedModel, tokens: TokenisedPrompt, method: Method, target: Sequence[int]) -> Tensor:
     """Return logits float32 ``[len(target), V]`` that predict each token of ``target``."""
-    (logits,), _ = _logits(model, method, tokens, [target], backend, cache)
+    (logits,), _ = _logits(loaded, method, tokens, [target])
     return logits
 
 
 @torch.no_grad()
-def score_continuations(
-    model: PreTrainedModel,
-    request: Request,
-    targets: Sequence[Sequence[int]],
-    backend: str = "auto",
-    cache: DocumentCache | None = None,
-) -> ContinuationScores:
+def score_continuations(loaded: LoadedModel, request: Request, targets: Sequence[Sequence[int]]) -> ContinuationScores:
     """Score each target by the log-probability with which a method would sample it after the prompt.
 
     For a vote, the probability is the mean over the orders, which is the expected share of votes.
     """
-    scores = _logprobs(model, request, targets, backend, cache)
+    scores = _logprobs(loaded, request, targets)
     logprobs = [_log_mean(_select_tokens(s, t).double().sum(1)) for s, t in zip(scores, targets, strict=True)]
     return ContinuationScores(_log_mean(scores[0][:, 0]), [float(logprob) for logprob in logprobs])
 
 
-def _logprobs(
-    model: PreTrainedModel,
-    request: Request,
-    targets: Sequence[Sequence[int]],
-    backend: str,
-    cache: DocumentCache | None,
-) -> list[Tensor]:
+def _logprobs(loaded: LoadedModel, request: Request, targets: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return log-probabilities ``[orders, len(target), V]`` for each target. Only a vote has several orders."""
     method = NoMethod() if isinstance(request.method, VotingMethod) else request.method
-    parts = [_logits(model, method, part.tokens, targets, backend, cache) for part in request.candidates()]
+    parts = [_logits(loaded, method, part.tokens, targets) for part in request.candidates()]
     by_target = [torch.stack(logits) for logits in zip(*(logits for logits, _ in parts), strict=True)]
     if isinstance(method, JointMethod):
         likelihoods = [likelihood for _, likelihood in parts if likelihood is not None]
@@ -99,18 +73,14 @@ def _select_tokens(logprobs: Tensor, target: Sequence[int]) -> Tensor:
 
 
 def _logits(
-    model: PreTrainedModel,
-    method: Method,
-    tokens: TokenisedPrompt,
-    targets: Sequence[Sequence[int]],
-    backend: str,
-    cache: DocumentCache | None,
+    loaded: LoadedModel, method: Method, tokens: TokenisedPrompt, targets: Sequence[Sequence[int]]
 ) -> tuple[list[Tensor], Tensor | None]:
     """Return logits float32 ``[len(target), V]`` for each target, and the log-likelihood of the prompt's suffix.
 
     The log-likelihood is float32 ``[1]``, or None if the method does not need it.
     """
-    with attached_batch(model, method, [tokens], [tokens.spans], backend, cache) as start:
+    model = loaded.model
+    with attached_batch(loaded, method, [tokens], [tokens.spans]) as start:
         likelihood = suffix_likelihoods(model, method, [tokens], start.cache)
         first, filled = prefill(model, tokens.ids, start.cache)
         last = len(targets) - 1

@@ -3,7 +3,6 @@
 import json
 from contextlib import nullcontext as nothing
 from dataclasses import asdict, replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -137,9 +136,9 @@ def test_frequencies_that_depend_on_the_length_are_refused(byte_tokenizer):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", ["pcw", "pine", "mixture"])
-def test_every_family_gets_gradients(family, method):
+def test_every_family_gets_gradients(family, method, byte_tokenizer):
     model = random_model(family).requires_grad_(False)
-    lm = SimpleNamespace(model=model)
+    lm = DebiasedLM(model, byte_tokenizer)
     reader = Reader(lm, 2, 0)
     prompt = TokenisedPrompt([3, 4], [[5, 6], [7, 8, 9]], [10, 11])
     student_logits(lm, get(method), reader.lora, prompt, [12, 13], DocumentCache()).float().sum().backward()
@@ -150,15 +149,16 @@ def test_every_family_gets_gradients(family, method):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("method", ["pine", "rotor", "none"])
-def test_training_in_two_passes_equals_one_pass(family, method):
+def test_training_in_two_passes_equals_one_pass(family, method, byte_tokenizer):
     model = random_model(family).requires_grad_(False)
-    reader = Reader(SimpleNamespace(model=model), 2, 0)
+    lm = DebiasedLM(model, byte_tokenizer)
+    reader = Reader(lm, 2, 0)
     for parameter in reader.weights[1::2]:
         parameter.data.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
     prompt, target = TokenisedPrompt([3, 4], [[5, 6], [7, 8, 9]], [10, 11, 12]), [13, 14]
-    twice = student_logits(SimpleNamespace(model=model), get(method), reader.lora, prompt, target, DocumentCache())
+    twice = student_logits(lm, get(method), reader.lora, prompt, target, DocumentCache())
     ids = torch.tensor([[*prompt.ids, *target[:-1]]])
-    with attached_batch(model, get(method), [prompt], [prompt.spans], "torch", lora=reader.lora):
+    with attached_batch(lm.loaded, get(method), [prompt], [prompt.spans], lora=reader.lora):
         once = model(ids, logits_to_keep=len(target)).logits[0]
     torch.testing.assert_close(twice, once, rtol=1e-3, atol=1e-4)
     assert twice.requires_grad

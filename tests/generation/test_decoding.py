@@ -29,13 +29,15 @@ def test_logprobs_are_those_of_the_chosen_tokens(lm, method):
     torch.testing.assert_close(batched[0].logprobs, answer.logprobs, atol=1e-4, rtol=0)
     if method != "permutation-vote":
         request = lm.prepare(PROMPT, method=method)
-        torch.testing.assert_close(answer.logprobs, logprobs_of(lm.model, request, answer.token_ids), atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            answer.logprobs, logprobs_of(lm.loaded, request, answer.token_ids), atol=1e-4, rtol=0
+        )
 
 
 def test_logprobs_of_a_sample_are_those_before_temperature(lm):
     settings = dict(max_new_tokens=12, temperature=3.0, top_k=20, seed=3, method="none")
     answer = lm.generate(PROMPT, logprobs=True, **settings)
-    expected = logprobs_of(lm.model, lm.prepare(PROMPT, method="none"), answer.token_ids)
+    expected = logprobs_of(lm.loaded, lm.prepare(PROMPT, method="none"), answer.token_ids)
     torch.testing.assert_close(answer.logprobs, expected, atol=1e-4, rtol=0)
     stopped = lm.generate(PROMPT, logprobs=True, stop=[answer.text[4:6]], **settings)
     assert len(stopped.logprobs) == len(stopped.token_ids) < len(answer.token_ids)

@@ -33,7 +33,7 @@ def targets_of(lm, continuations=CONTINUATIONS):
 @pytest.mark.parametrize("method", METHODS)
 def test_continuations_after_one_pass_are_as_probable_as_alone(model, method):
     request = model.prepare(PROMPT, method=method)
-    found = score_continuations(model.model, request, targets_of(model))
+    found = score_continuations(model.loaded, request, targets_of(model))
     alone = [model.score(PROMPT, each, method=method).total for each in CONTINUATIONS]
     assert found.logprobs == pytest.approx(alone, abs=2e-3) and found.logprobs[0] == found.logprobs[3]
     assert found.next_token.exp().sum().item() == pytest.approx(1, abs=1e-5)
@@ -44,9 +44,9 @@ def test_continuations_after_one_pass_are_as_probable_as_alone(model, method):
 def test_a_vote_has_the_mean_of_its_orders_probabilities(model):
     request = model.prepare(PROMPT, method="permutation-vote(samples=3)")
     targets = targets_of(model)
-    found = score_continuations(model.model, request, targets)
+    found = score_continuations(model.loaded, request, targets)
     for target, logprob in zip(targets, found.logprobs, strict=True):
-        each = [sum(logprobs_of(model.model, candidate, target)) for candidate in request.candidates()]
+        each = [sum(logprobs_of(model.loaded, candidate, target)) for candidate in request.candidates()]
         assert logprob == pytest.approx(torch.tensor(each).double().exp().mean().log().item(), abs=2e-3)
 
 
@@ -55,7 +55,7 @@ def test_parallel_experts_take_the_softmax_of_fused_scores(model, method):
     """Compare with scores computed token by token, with a full pass of each prompt."""
     request = model.prepare(PROMPT, method=method)
     targets = targets_of(model, ["owl", "no"])
-    found = score_continuations(model.model, request, targets)
+    found = score_continuations(model.loaded, request, targets)
     prompts = [each.tokens.ids for each in request.candidates()]
     for target, logprob in zip(targets, found.logprobs, strict=True):
         total, memory = 0.0, {}
@@ -75,7 +75,7 @@ def test_a_plain_run_leaves_methods_out(model):
     ids = torch.tensor([request.tokens.ids])
     with torch.no_grad():
         expected = model.model(ids).logits[0, -1].float().log_softmax(-1)
-    torch.testing.assert_close(score_continuations(model.model, request, targets_of(model)).next_token, expected)
+    torch.testing.assert_close(score_continuations(model.loaded, request, targets_of(model)).next_token, expected)
 
 
 def test_a_continuation_is_tokenised_as_it_follows_the_prompt(byte_tokenizer):

@@ -51,8 +51,7 @@ def test_control_strings_in_documents_are_data_in_every_order(small_lm, method):
     for prompt, documents in zip(prompts, (DOCUMENTS, None), strict=True):
         request = small_lm.prepare(prompt, documents=documents, method=method)
         other = request.prompt.reordered([2, 0, 1])
-        requested = request.method_requested
-        moved = build_request(small_lm.model, small_lm.tokenizer, other, requested, small_lm.backend)
+        moved = build_request(small_lm.loaded, other, request.method_requested)
         for ids in (request.tokens.ids, moved.tokens.ids):
             assert controls_in(small_lm, ids) == ["<s>", "<|user|>", "<|assistant|>"]
             assert EVIL in small_lm.tokenizer.decode(ids)

@@ -58,7 +58,7 @@ def test_batched_windows_equal_the_method_and_the_plain_model(tiny, make_rows, m
             scores, (logits, real) = compute_logprobs(tiny.model, batch), compute_target_logits(tiny.model, batch)
         for index, row in enumerate(rows):
             prompt = TokenisedPrompt(row.prefix, row.windows, row.suffix)
-            expected = continuation_logits(tiny.model, prompt, get(method), row.target, "torch")
+            expected = continuation_logits(tiny.loaded, prompt, get(method), row.target)
             torch.testing.assert_close(logits[index, real[index]], expected, atol=1e-4, rtol=1e-4)
             chosen = expected.log_softmax(-1).gather(1, torch.tensor(row.target)[:, None])
             assert scores[index] == pytest.approx(float(chosen.sum()), abs=1e-3)

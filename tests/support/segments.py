@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ragbias.generation.attaching import LoadedModel
 from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
@@ -59,4 +60,4 @@ def tokens(lengths=(7, 3, 12, 5), prefix=6, suffix=4, seed=0):
 
 def logits(model, prompt, method, cache=None):
     with torch.no_grad():
-        return continuation_logits(model, prompt, get(method, None), TARGET, "torch", cache)
+        return continuation_logits(LoadedModel(model, None, "torch", cache), prompt, get(method, None), TARGET)

@@ -65,7 +65,7 @@ class AuditCase:
         method = method or recorded.method_requested
         if isinstance(lm, UpstreamLM):
             return order_text(prompt, method)
-        return build_request(lm.model, lm.tokenizer, prompt, method, lm.backend)
+        return build_request(lm.loaded, prompt, method)
 
 
 def from_questions(lm: DebiasedLM | UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:

@@ -178,7 +178,7 @@ def score_gold(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldSc
     targets = [continuation_ids(lm.tokenizer, before, text) for text in task.continuations(prompt, case)]
     lengths = [len(candidate.tokens.ids) for candidate in request.candidates()]
     check_length(max(lengths), lm.window, max(map(len, targets)))
-    scores = score_continuations(lm.model, request, targets, lm.backend, lm.cache)
+    scores = score_continuations(lm.loaded, request, targets)
     best = max(range(len(targets)), key=scores.logprobs.__getitem__)
     return GoldScore(
         logprob=scores.logprobs[best],
