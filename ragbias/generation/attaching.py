@@ -192,10 +192,10 @@ def start_from_states(
 ) -> tuple[Binding, DynamicCache, list[int]]:
     """Return a binding, a cache with prefixes and documents, and the number of cached tokens of each prompt.
 
-    If there are several prompts, the cache also contains each suffix except its last token, because suffixes may have
-    different lengths. The prompts of a ``JointMethod`` are an exception: they share one suffix, which is not in the
-    cache.
+    In a batch, the same number of tokens must remain for each prompt. Therefore the cache also contains each suffix
+    except its last token, unless all prompts have the same suffix.
     """
+    same_suffix = len(prompts) == 1 or isinstance(method, JointMethod)
     model, states = loaded.model, DocumentStates(loaded, cancelled)
     rule = method if isinstance(method, AttentionMethod) else DocumentPass()
     layouts, caches, reused = [], [], []
@@ -208,7 +208,7 @@ def start_from_states(
         reused.append(sum(part.tokens for part, cached in parts if cached))
         cache = cache_from_states(model, [part for part, _ in parts])
         documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
-        if not isinstance(method, JointMethod) and len(prompts) > 1 and len(prompt.suffix) > 1:
+        if not same_suffix and len(prompt.suffix) > 1:
             for_prompt = Binding(model, rule, [], private=True, backend=loaded.backend)
             with nullcontext() if lora is None else apply_reader(model, lora, [0]):
                 run_tokens(for_prompt, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
