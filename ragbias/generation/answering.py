@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from torch import Tensor
 from transformers import StoppingCriteriaList
@@ -29,6 +29,8 @@ from ragbias.generation.request import Generation, Request, Usage
 from ragbias.generation.scoring import logprobs_of
 from ragbias.methods import JointMethod
 
+Batch: TypeAlias = list[tuple[int, Request]]  # candidates, each with the index of its request
+
 
 @dataclass(frozen=True)
 class Answering:
@@ -40,18 +42,15 @@ class Answering:
     on_text: Callable[[str], None] | None = None
 
     def generate_batches(self, requests: Sequence[Request]) -> list[Generation]:
-        """Return one answer per request. A method that votes returns the elected answer."""
-        candidates = [[] if isinstance(request.method, JointMethod) else request.candidates() for request in requests]
-        flat = [candidate for group in candidates for candidate in group]
-        generated: dict[int, Generation] = {}
+        """Return one answer per request, combined from the answers to its candidates."""
+        candidates = [request.candidates() for request in requests]
+        answers: list[list[Generation]] = [[] for _ in requests]
         window = window_of(self.loaded.model.config)
-        for indices in group_requests(flat, self.settings.batch_size, window, self.settings.max_new_tokens):
-            generated.update(zip(indices, self._generate_padded([flat[index] for index in indices]), strict=True))
-        in_order = (generated[index] for index in range(len(flat)))
-        return [
-            self._elect(group, [next(in_order) for _ in group]) if group else self._generate_jointly(request)
-            for request, group in zip(requests, candidates, strict=True)
-        ]
+        for batch in group_candidates(candidates, self.settings.batch_size, window, self.settings.max_new_tokens):
+            generated = self._generate_padded([candidate for _, candidate in batch])
+            for (index, _), answer in zip(batch, generated, strict=True):
+                answers[index].append(answer)
+        return [self._combine(*pair) for pair in zip(candidates, answers, strict=True)]
 
     def _generate_padded(self, requests: Sequence[Request]) -> list[Generation]:
         """Answer requests with the same method in one padded batch."""
@@ -88,21 +87,18 @@ class Answering:
             answers.append(Generation.from_tokens(request, text, new, eos, reused, ended, scores))
         return answers
 
-    def _generate_jointly(self, request: Request) -> Generation:
-        """Answer a request with a ``JointMethod``, as one batch of its prompts. The usage counts all prompts."""
-        first, *others = self._generate_padded(request.candidates())
-        usage = sum((replace(other.usage, completion_tokens=0) for other in others), first.usage)
-        report = replace(first.report, cached_tokens=usage.cached_tokens)
-        return replace(first, usage=usage, report=report)
-
-    def _elect(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
-        """Choose the answer to a request from the answers to its candidates."""
+    def _combine(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
+        """Return the answer to a request from the answers to its candidates."""
+        if isinstance(candidates[0].method, JointMethod):  # all answers are equal, and the usage counts all prompts
+            first, *others = answers
+            usage = sum((replace(other.usage, completion_tokens=0) for other in others), first.usage)
+            return replace(first, usage=usage, report=replace(first.report, cached_tokens=usage.cached_tokens))
 
         def mean_logprob(index: int) -> float:
             ids = answers[index].token_ids
             return sum(logprobs_of(self.loaded, candidates[index], ids)) / len(ids) if ids else -math.inf
 
-        return answers[0] if len(answers) == 1 else elect(answers, mean_logprob)
+        return elect(answers, mean_logprob)
 
 
 def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float]) -> Generation:
@@ -119,15 +115,24 @@ def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float
     return replace(winner, usage=sum((generation.usage for generation in generations), Usage(0, 0)))
 
 
-def group_requests(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
-    """Split requests into batches. Return the indices of the requests in each batch.
+def group_candidates(candidates: Sequence[Sequence[Request]], size: int, window: int, new_tokens: int) -> list[Batch]:
+    """Split the candidates of all requests into batches. All prompts of a joint method are one batch.
 
-    The requests of a batch have the same method and the same maximum number of new tokens. A long prompt leaves fewer
-    new tokens in the window. Therefore it is not in a batch with short prompts, whose answers it would truncate.
+    Other batches contain at most ``size`` candidates, with the same method and the same maximum number of new tokens. A
+    long prompt leaves fewer new tokens in the window. Therefore it is not in a batch with short prompts, whose answers
+    it would truncate.
     """
-    keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
-    batches: list[list[int]] = []
+    joint: list[Batch] = []
+    single: Batch = []
+    for index, of_request in enumerate(candidates):
+        batch = [(index, candidate) for candidate in of_request]
+        if isinstance(of_request[0].method, JointMethod):
+            joint.append(batch)
+        else:
+            single += batch
+    keys = [(candidate.method, min(new_tokens, window - len(candidate.tokens.ids))) for _, candidate in single]
+    batches: list[Batch] = []
     for key in (key for index, key in enumerate(keys) if key not in keys[:index]):  # no set: methods may be unhashable
-        indices = [index for index, other in enumerate(keys) if other == key]
-        batches += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
-    return batches
+        group = [each for each, other in zip(single, keys, strict=True) if other == key]
+        batches += [group[begin : begin + size] for begin in range(0, len(group), size)]
+    return batches + joint
