@@ -153,18 +153,16 @@ def _longest_run(text: str, options: Occurrences, wanted: Counter[str]) -> list[
     beginning: dict[int, list[Occurrence]] = defaultdict(list)
     for occurrence in sorted(chain.from_iterable(options.values()), key=lambda o: o.begin - o.end):
         beginning[occurrence.begin].append(occurrence)  # the longest occurrence comes first
-    best: list[Occurrence] = []
-    best_rank: tuple[int, ...] = ()
-    for separator in _separators(text, options):
-        for run in _runs(text, beginning, separator, wanted):
-            if len(run) >= len(best):
-                bounded = sum(is_bounded(text, *occurrence.span) for occurrence in run)
-                quoted = all(is_quoted(text, *occurrence.span) for occurrence in run)
-                block = ends_block(text, run[-1].end)
-                rank = (len(run), bounded, quoted, is_separator(separator), block, run[0].begin)
-                if rank > best_rank:
-                    best, best_rank = run, rank
-    return best
+    separators = _separators(text, options)
+    found = [(run, separator) for separator in separators for run in _runs(text, beginning, separator, wanted)]
+    length = max(len(run) for run, _ in found)
+
+    def rank(run: Sequence[Occurrence], separator: str) -> tuple[int, ...]:
+        bounded = sum(is_bounded(text, *occurrence.span) for occurrence in run)
+        quoted = all(is_quoted(text, *occurrence.span) for occurrence in run)
+        return bounded, quoted, is_separator(separator), ends_block(text, run[-1].end), run[0].begin
+
+    return max((pair for pair in found if len(pair[0]) == length), key=lambda pair: rank(*pair))[0]
 
 
 def _separators(text: str, options: Occurrences) -> list[str]:

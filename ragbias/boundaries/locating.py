@@ -78,14 +78,16 @@ def locate(
         attempts.append(_locate_by_headers(text, attempts))
 
     result = attempts[-1]
-    plain = {doc: group for doc, group in known.occurrences.items() if not any(o.overlaps(result.spans) for o in group)}
     reason = "; ".join(attempt.reason for attempt in attempts if attempt.reason)
-    return replace(
-        result,
-        reason=reason if reason or result.spans else _why_nothing_was_found(registry, known),
-        n_left_plain=count_outside(text, known.every_occurrence, result.spans),
-        n_untreated=0 if documents is not None else count_outside(text, plain, result.spans),
-    )
+    if not reason and not result.spans:
+        reason = _why_nothing_was_found(registry, known)
+    n_left_plain = count_outside(text, known.every_occurrence, result.spans)
+    if documents is not None:
+        return replace(result, reason=reason, n_left_plain=n_left_plain)
+    inside = {o.document for group in known.occurrences.values() for o in group if o.overlaps(result.spans)}
+    never_inside = {document: group for document, group in known.occurrences.items() if document not in inside}
+    n_untreated = count_outside(text, never_inside, result.spans)
+    return replace(result, reason=reason, n_left_plain=n_left_plain, n_untreated=n_untreated)
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ def _why_nothing_was_found(registry: Registry | None, known: _KnownTexts) -> str
 
 def _locate_by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
     documents = segment(text, segmenter)
-    if texts := [document for document in documents if isinstance(document, str)]:
+    texts = [document for document in documents if isinstance(document, str)]
+    if texts:
         result = locate_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")
         return result if result.spans else replace(result, source="none")
     spans = [document for document in documents if not isinstance(document, str)]

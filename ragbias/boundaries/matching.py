@@ -69,8 +69,8 @@ class Occurrence:
 
     def overlaps(self, spans: Sequence[CharSpan]) -> bool:
         """Whether the occurrence overlaps one of the spans, which are ascending and disjoint."""
-        last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
-        return last >= 0 and spans[last][1] > self.begin
+        n_before = bisect_left(spans, self.end, key=lambda span: span[0])  # spans that begin before the occurrence ends
+        return n_before > 0 and spans[n_before - 1][1] > self.begin
 
 
 Occurrences = Mapping[str, list[Occurrence]]  # the occurrences of each document, the longest document first
@@ -82,14 +82,13 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
     ``strict`` excludes texts that a formatter changed, and occurrences that begin or end inside a word.
     """
     longest_first = sorted(set(documents), key=lambda document: (-len(document), document))
-    unchanged = {document: occurrences_of(text, document) for document in longest_first}
+    occurrences = {document: occurrences_of(text, document) for document in longest_first}
     if strict:
-        return filter_occurrences(unchanged, lambda occurrence: is_bounded(text, *occurrence.span))
-    rewrites = _rewrites(text, unchanged)
-    every = (
-        {document: occurrences_of(text, document, rewrites) for document in longest_first} if rewrites else unchanged
-    )
-    return filter_occurrences(every, lambda occurrence: True)
+        return filter_occurrences(occurrences, lambda occurrence: is_bounded(text, *occurrence.span))
+    rewrites = _rewrites(text, occurrences)
+    if rewrites:
+        occurrences = {document: occurrences_of(text, document, rewrites) for document in longest_first}
+    return {document: group for document, group in occurrences.items() if group}
 
 
 def filter_occurrences(occurrences: Occurrences, condition: Callable[[Occurrence], bool]) -> Occurrences:
@@ -240,8 +239,9 @@ def _rewrites(text: str, unchanged: Occurrences) -> list[Rewrite]:
     if not missing:
         return []
     rewrites: list[Rewrite] = [lambda text: text.replace("\n", " ").strip(), lambda text: " ".join(text.split())]
-    longest = max((len(document) for document in unchanged if document not in missing), default=0)
-    if (length := _cut_length(text, missing)) >= max(longest, 1):
+    longest_found = max((len(document) for document in unchanged if document not in missing), default=0)
+    length = _cut_length(text, missing)
+    if length and length >= longest_found:
         rewrites.append(lambda text: text[:length])
     return rewrites
 

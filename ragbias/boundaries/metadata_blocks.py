@@ -95,8 +95,8 @@ def _extend_by_template(text: str, spans: Sequence[CharSpan], fields: Sequence[F
         words = dict.fromkeys(gap[value.begin : value.end] for value in values)
         for word in ("", *words):  # one of the values may be a word of the template instead
             templates = _templates(gap, [value for value in values if gap[value.begin : value.end] != word])
-            found = [blocks for each in templates if (blocks := apply(each)) and not _is_numbering(each, apply)]
-            different = set(map(tuple, found))
+            found = [(template, apply(template)) for template in templates]
+            different = {tuple(blocks) for template, blocks in found if blocks and not _is_numbering(template, apply)}
             if different:
                 return list(different.pop()) if len(different) == 1 else None
     return None

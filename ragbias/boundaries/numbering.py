@@ -170,7 +170,7 @@ def find_numbering(
     if len(spans) < 2:
         return DocumentNumbers()
     values = metadata or [()] * len(spans)
-    cuts: dict[CharSpan, int] = {}
+    cuts: set[CharSpan] = set()
     taken: set[CharSpan] = set()
     before, after = _regions_around(text, spans, blocks or spans)
     inside = _regions_in_headers(text, spans)
@@ -179,7 +179,7 @@ def find_numbering(
             if _belong_to_metadata(text, series, values):
                 continue
             begins_line = regions.begin_lines(series)
-            cuts |= {_span_to_cut(text, candidate, begins_line): candidate.document for candidate in series}
+            cuts.update(_span_to_cut(text, candidate, begins_line) for candidate in series)
             taken.update(candidate.span for candidate in series)  # they are not part of the next document's header
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
     counted = [before.even_series(taken, after), *(regions.even_series(taken) for regions in (after, *inside))]
@@ -262,7 +262,10 @@ class _Regions:
         return len(set(map(self.lead, series))) > 1 and not exact  # the last number may be part of the question
 
     def _aligned_series(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
-        """Yield series with one candidate per region if all regions except ``edge`` have equally many candidates."""
+        """Yield the first candidates of all regions as a series, then the second ones, and so on.
+
+        The ``edge`` region may contain more candidates. Otherwise, if their numbers differ, there is no series.
+        """
         inner = {len(region) for index, region in enumerate(by_region) if index != self.edge}
         count = inner.pop()
         if not inner and all(len(region) >= count for region in by_region):
@@ -283,10 +286,11 @@ class _Regions:
         for key, found in groups.items():
             between = after and self.edge not in found and after.edge not in after.groups.get(key, ())
             indices = range(1 if between else 0, min(len(self.spans), MAX_COMPARED))
-            by_value = [  # a number that is no page comes last, so it is used
-                {c.value: c for c in sorted(found.get(index, ()), key=_is_page, reverse=True) if c.span not in taken}
-                for index in indices
-            ]
+            by_value = []
+            for index in indices:
+                free = [candidate for candidate in found.get(index, ()) if candidate.span not in taken]
+                pages_first = sorted(free, key=_is_page, reverse=True)  # of equal values, the last candidate is used
+                by_value.append({candidate.value: candidate for candidate in pages_first})
             constant = len(by_value) == 2 and by_value[0].keys() == by_value[1].keys()
             if len(by_value) > 1 and all(by_value) and not constant:
                 for first, second in itertools.product(*by_value[:2]):
@@ -338,9 +342,9 @@ def _belong_to_metadata(text: str, series: Series, values: Sequence[Collection[s
     return longer or all(lengths)
 
 
-def _make_disjoint(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
+def _make_disjoint(spans: Collection[CharSpan]) -> Iterator[CharSpan]:
     edge = 0
-    for (begin, end), index in sorted(cuts.items()):
+    for begin, end in sorted(spans):
         if max(begin, edge) < end:
-            yield (max(begin, edge), end), index
+            yield max(begin, edge), end
             edge = end

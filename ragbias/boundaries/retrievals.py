@@ -196,8 +196,10 @@ def locate_recent(text: str, recent: Sequence[Retrieval], remembered: Occurrence
     result = locate_retrievals(text, retrievals, separate, "registry")
     if not result.spans:  # no retrieved text, or an unclear choice
         return nothing if result.source == "none" else result
+
     without_long = [retrieval for retrieval in recent if retrieval not in with_long]
-    if n_short := _count_short_texts_after(text, result.spans, without_long, remembered):
+    n_short = _count_short_texts_after(text, result.spans, without_long, remembered)
+    if n_short:
         reason = "a later message contains retrieved texts that are too short to be recognised"
         return Boundaries((), "none", n_short, reason)
     if not _are_blocks(text, result.spans):
@@ -229,14 +231,15 @@ def _outside_sentences(text: str, recent: Sequence[Retrieval], remembered: Occur
 def _count_short_texts_after(
     text: str, spans: Sequence[CharSpan], retrievals: Sequence[Retrieval], remembered: Occurrences
 ) -> int:
-    """Count the texts of the first retrieval that occurs completely after the message with ``spans``.
+    """Find a retrieval whose texts all occur after the message with ``spans``. Return its number of texts, or 0.
 
-    This retrieval may be the context of a later turn. A retrieval of a single text does not count,
-    because the text may be a word of the question.
+    This retrieval may be the context of a later turn. A retrieval of a single text does not count, because the text may
+    be a word of the question.
     """
     _, end = message_around(text, spans[0][0], spans[-1][1])
     later = {document for document, group in remembered.items() if group[-1].begin >= end}
-    return next((len(texts) for texts in retrievals if len(set(texts)) > 1 and later >= set(texts)), 0)
+    complete = [texts for texts in retrievals if len(set(texts)) > 1 and later.issuperset(texts)]
+    return len(complete[0]) if complete else 0
 
 
 def _are_blocks(text: str, spans: Sequence[CharSpan]) -> bool:

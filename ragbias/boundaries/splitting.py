@@ -49,12 +49,12 @@ class DocumentNumbers:
     """The numbers of a prompt's documents.
 
     Attributes:
-        cuts: ascending spans of the numbers that can be removed, each with the index of its document.
+        cuts: ascending spans of the numbers that can be removed.
         doubtful: whether the prompt contains other counters, such as letters. They are not removed, because they may
             belong to the documents.
     """
 
-    cuts: tuple[tuple[CharSpan, int], ...] = ()
+    cuts: tuple[CharSpan, ...] = ()
     doubtful: bool = False
 
     @property
@@ -64,11 +64,11 @@ class DocumentNumbers:
 
     def strip_from(self, text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
         """Remove the numbers from a prompt. Return the new prompt and the new spans of the documents."""
-        bare = "".join(texts_outside(text, [span for span, _ in self.cuts]))
+        bare = "".join(texts_outside(text, self.cuts))
         return bare, [(self._new_position(begin), self._new_position(end)) for begin, end in spans]
 
     def _new_position(self, position: int) -> int:
-        return position - sum(min(end, position) - begin for (begin, end), _ in self.cuts if begin < position)
+        return position - sum(min(end, position) - begin for begin, end in self.cuts if begin < position)
 
 
 class PromptParts(NamedTuple):
