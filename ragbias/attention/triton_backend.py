@@ -107,7 +107,7 @@ def _run(
     tables: _Tables,
     sizes: _Sizes,
 ) -> tuple[Tensor, Tensor]:
-    """Launch attention of queries at ``positions`` ``[Q']``. ``visible.starts`` has one column per segment."""
+    """Launch the attention kernel. ``positions`` has one entry per query, ``visible.starts`` one column per segment."""
     starts, causal, bounds = visible.starts, visible.causal, visible.bounds
     assert starts is not None
     bias = None if visible.bias is None else _on_device(tuple(visible.bias), query.device)

@@ -153,7 +153,10 @@ class AttentionCall:
 
 
 class DocumentScorer(Protocol):
-    """Measures a model's attention for reordering methods. Documents are numbered in the retriever's order."""
+    """Measures, for reordering methods, how much a model attends to each document.
+
+    Documents are numbered in the retriever's order.
+    """
 
     def __call__(self, order: Sequence[int]) -> list[float]:
         """Place the documents in this order. Return the attention of the prompt's last token to each document.
