@@ -57,7 +57,7 @@ class ParallelExperts(JointMethod):
         for index, value in enumerate(self.prior):
             check_between(f"pced: prior of document {index}", value, Bounds(1e-12, 10**12))
         object.__setattr__(self, "prior", tuple(self.prior))
-        object.__setattr__(self, "invariant", False)
+        object.__setattr__(self, "invariant", False)  # of this instance; the class has the default
 
     def prompts(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
         if self.prior is None:

@@ -64,7 +64,7 @@ class Pine(SegmentMethod):
         if self.to_layer is not None:
             check_whole_between("pine: to_layer", self.to_layer, LAYER_INDEX)
         if self.order == "input":
-            object.__setattr__(self, "invariant", False)
+            object.__setattr__(self, "invariant", False)  # of this instance; the class has the default
 
     def together_in(self, layer: int) -> bool:
         return in_layers((self.from_layer, self.to_layer), layer)

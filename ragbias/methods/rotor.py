@@ -42,7 +42,7 @@ class RoToR(SegmentMethod):
         if not isinstance(self.selective, bool):
             raise MethodError(f"rotor: selective={self.selective!r}; expected True or False")
         if self.selective:
-            object.__setattr__(self, "invariant", False)
+            object.__setattr__(self, "invariant", False)  # of this instance; the class has the default
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
         order = canonical_order(documents)
