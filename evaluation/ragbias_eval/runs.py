@@ -1,6 +1,7 @@
-"""The folder of a bench run: records of answers, and JSON files. A lock admits one writing process at a time.
+"""Read and write runs. A run is a folder with the stored records of one bench, and its settings, costs and summary.
 
-Gzipped files of records can be read, but not extended.
+A record is one answer of a model. A lock admits one writing process at a time. Gzipped files of records can be read,
+but not extended.
 """
 
 from __future__ import annotations
