@@ -57,8 +57,9 @@ def causal_bounds(segments: Segments, queries: int, device: torch.device) -> Key
 
 def visibility_mask(bounds: KeyRanges, keys: int) -> Tensor:
     """Return bool ``[Q, K]``, true where a query may see a key."""
-    offsets = torch.arange(keys, device=bounds[0].device)
-    return (offsets >= bounds[0][:, None]) & (offsets < bounds[1][:, None])
+    first, end = bounds
+    offsets = torch.arange(keys, device=first.device)
+    return (offsets >= first[:, None]) & (offsets < end[:, None])
 
 
 class Encoding:
@@ -116,7 +117,8 @@ class Rotary(Encoding):
         """Rotate ``x`` ``[..., d]`` to ``positions`` (int64 or float), which broadcast against ``x[..., 0]``."""
         if positions.numel() == 0:
             return x
-        cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._cos_sin_from_table(positions)
+        compute = self._cos_sin if positions.is_floating_point() else self._cos_sin_from_table
+        cos, sin = compute(positions)
         return rotate(x, cos * self.scaling, sin * self.scaling, self.interleaved)
 
     def remove(self, x: Tensor, positions: Tensor) -> Tensor:
@@ -125,11 +127,13 @@ class Rotary(Encoding):
     def move(self, query: Tensor, key: Tensor, segments: Segments, starts: Tensor) -> tuple[Tensor, Tensor]:
         turns = torch.complex(*self._cos_sin_from_table(starts))  # without scaling, which the keys already have
         turns = turns.index_select(1, segment_of_key(segments, key.device))  # [H or 1, K', r/2]
-        query, key = self._with_adjacent_pairs(query), self._with_adjacent_pairs(select(key, segments))[:, None]
+        query = self._with_adjacent_pairs(query)
+        key = self._with_adjacent_pairs(select(key, segments))[:, None]
         size = 2 * turns.shape[-1]
         pairs = torch.view_as_complex(key[..., :size].float().unflatten(-1, (-1, 2)))
         heads = max(1, len(starts) // len(key))  # query heads of a key head
-        moved = torch.view_as_real(pairs * turns.unflatten(0, (-1, heads))).flatten(-2).to(key.dtype)
+        turned = pairs * turns.unflatten(0, (-1, heads))
+        moved = torch.view_as_real(turned).flatten(-2).to(key.dtype)
         if size < key.shape[-1]:
             moved = torch.cat((moved, key[..., size:].expand(*moved.shape[:-1], -1)), dim=-1)
         return query, moved.flatten(0, 1)
@@ -172,9 +176,13 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     """
     size = 2 * cos.shape[-1]
     rotary = x[..., :size].float()
-    left, right = (rotary[..., ::2], rotary[..., 1::2]) if interleaved else rotary.chunk(2, dim=-1)
-    turned = (torch.addcmul(left * cos, right, sin, value=-1), torch.addcmul(right * cos, left, sin))
-    result = (torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)).to(x.dtype)
+    if interleaved:
+        left, right = rotary[..., ::2], rotary[..., 1::2]
+    else:
+        left, right = rotary.chunk(2, dim=-1)
+    turned = torch.addcmul(left * cos, right, sin, value=-1), torch.addcmul(right * cos, left, sin)
+    joined = torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
+    result = joined.to(x.dtype)
     if size == x.shape[-1]:
         return result
     return torch.cat((result, x[..., size:].expand(*result.shape[:-1], -1)), dim=-1)

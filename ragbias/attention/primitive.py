@@ -31,7 +31,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -131,7 +131,8 @@ def attend_groups(
         triton_backend = import_module("ragbias.attention.triton_backend")
         result: tuple[Tensor, Tensor] = triton_backend.compute_groups(query, key, value, groups, scoring)
         return result
-    backend, parts = backend_module(query, scoring), []
+    backend = backend_module(query, scoring)
+    parts = []
     for group in groups:
         begin, end = group.queries
         positions = torch.arange(group.position, group.position + end - begin, device=query.device)
@@ -176,7 +177,8 @@ def check_backend(backend: str) -> None:
     """Raise ``BackendError`` for a backend that is unknown, not installed, or cannot be imported."""
     if backend not in BACKENDS:
         raise BackendError(f"unknown backend {backend!r}; expected one of {', '.join(BACKENDS)}")
-    if backend in PACKAGES and (reason := _import_error(backend)):
+    reason = _import_error(backend) if backend in PACKAGES else ""
+    if reason:
         raise BackendError(f"backend {backend!r} {reason}")
 
 
@@ -189,14 +191,16 @@ def choose_backend(query: Tensor, scoring: Scoring) -> str:
             return "torch"
         return "torch" if _reason_against_triton(query.device, query.dtype, query.shape[-1]) else "triton"
     check_backend(scoring.backend)
-    if scoring.backend != "torch" and (reason := _unsupported(scoring.backend, query, scoring)):
+    reason = "" if scoring.backend == "torch" else _unsupported(scoring.backend, query, scoring)
+    if reason:
         raise BackendError(f"backend {scoring.backend!r} {reason}; use 'torch' or 'auto'")
     return scoring.backend
 
 
 def backend_module(query: Tensor, scoring: Scoring) -> Backend:
     """Return the module of the chosen backend."""
-    return cast(Backend, import_module(f"ragbias.attention.{choose_backend(query, scoring)}_backend"))
+    name = choose_backend(query, scoring)
+    return cast(Backend, import_module(f"ragbias.attention.{name}_backend"))
 
 
 @contextmanager
@@ -245,7 +249,8 @@ def _unsupported(backend: str, query: Tensor, scoring: Scoring) -> str:
     if reason := _unsupported_device(backend, query.device):
         return reason
     if query.dtype not in DTYPES[backend]:
-        return f"computes in {', '.join(str(dtype)[6:] for dtype in DTYPES[backend])}, not in {str(query.dtype)[6:]}"
+        supported = ", ".join(map(_dtype_name, DTYPES[backend]))
+        return f"computes in {supported}, not in {_dtype_name(query.dtype)}"
     if query.shape[-1] > MAX_DIM:
         return f"supports heads of up to {MAX_DIM} dimensions, not of {query.shape[-1]}"
     if isinstance(scoring.encoding, Alibi):
@@ -258,28 +263,33 @@ def _unsupported(backend: str, query: Tensor, scoring: Scoring) -> str:
 
 
 def _unsupported_device(backend: str, device: torch.device) -> str:
-    if device.type != "cuda":
-        interpreted = backend == "triton" and import_module("ragbias.attention.triton_backend").INTERPRETED
-        return "" if interpreted else f"runs on CUDA, but the tensors are on {device.type!r}"
-    return ""
+    if device.type == "cuda":
+        return ""
+    if backend == "triton" and import_module("ragbias.attention.triton_backend").INTERPRETED:
+        return ""
+    return f"runs on CUDA, but the tensors are on {device.type!r}"
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def describe_difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int) -> str:
     """Describe how a backend fails or differs from ``torch`` for this head dimension. Return "" if both agree."""
     random = torch.Generator().manual_seed(0)
     tensors = [torch.randn(heads, TOKENS, dim, generator=random) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
-    scoring = Scoring(Rotary(10_000.0 ** -torch.linspace(0, 1, dim // 2 + 1)[:-1]), dim**-0.5)
+    frequencies = 10_000.0 ** -torch.linspace(0, 1, dim // 2 + 1)[:-1]
+    scoring = Scoring(Rotary(frequencies), dim**-0.5)
     tolerance = TOLERANCES[dtype]
     try:
         with torch.no_grad():
             query, key, value = (tensor.to(device, dtype) for tensor in tensors)
-            expected, computed = (
-                _self_check_results(query, key, value, replace(scoring, backend=name)) for name in ("torch", backend)
-            )
+            expected = _self_check_results(query, key, value, replace(scoring, backend="torch"))
+            computed = _self_check_results(query, key, value, replace(scoring, backend=backend))
             for (name, right), (_, result) in zip(expected, computed, strict=True):
                 error = float((result.float() - right.float()).abs().nan_to_num(torch.inf).max())
                 if error > tolerance:
-                    where = f"{str(dtype)[6:]} with head dimension {dim} on {device}"
+                    where = f"{_dtype_name(dtype)} with head dimension {dim} on {device}"
                     return f"computes {name} with an error of {error:.2g} in {where}; at most {tolerance:g} is allowed"
     except torch.OutOfMemoryError:
         raise
@@ -304,9 +314,18 @@ def _self_check_results(query: Tensor, key: Tensor, value: Tensor, scoring: Scor
         yield "attention of documents", result
     starts = torch.tensor([0, 5, 140, 157, tail], device=device).expand(HEADS, SUFFIX, -1).clone()
     starts[..., 1:4] += torch.arange(HEADS * SUFFIX, device=device).view(HEADS, SUFFIX, 1) % 7  # by head and query
-    options: dict[str, Any] = dict(segments=[(0, PREFIX), *DOCUMENTS, (tail, TOKENS)], starts=starts, causal=True)
-    options.update(positions=positions[tail:], scoring=scoring, bias=[0.0, -0.5, -0.5, -0.5, 0.0])
-    for result in attend(query[:, tail:], key, value, **options):
+    results = attend(
+        query[:, tail:],
+        key,
+        value,
+        positions=positions[tail:],
+        scoring=scoring,
+        segments=[(0, PREFIX), *DOCUMENTS, (tail, TOKENS)],
+        starts=starts,
+        bias=[0.0, -0.5, -0.5, -0.5, 0.0],
+        causal=True,
+    )
+    for result in results:
         yield "attention to documents", result
     yield "importances of documents", document_mass(query, key, DOCUMENTS, scoring) / TOKENS
     yield "importances for a token", segment_mass(query[:, -1:], key, DOCUMENTS, scoring)

@@ -37,19 +37,23 @@ def compute_attention(
     if query.shape[1] > 1 and not visible.by_query and fused_available(query, scoring):
         return _compute_fused(query, key, value, positions, scoring, visible)
     segments, starts = visible.segments, visible.starts
-    limits = causal_bounds(segments, query.shape[1], key.device) if visible.causal else visible.bounds
+    bounds = causal_bounds(segments, query.shape[1], key.device) if visible.causal else visible.bounds
+    keys = sum(end - begin for begin, end in segments)
+    size = max(1, _max_scores(key) // max(1, query.shape[0] * keys))  # queries in a block
     parts = []
-    size = max(1, _max_scores(key) // max(1, query.shape[0] * sum(end - begin for begin, end in segments)))
-    for block in (slice(begin, begin + size) for begin in range(0, query.shape[1], size)):
+    for begin in range(0, query.shape[1], size):
+        block = slice(begin, begin + size)
+        block_starts = starts[:, block] if starts is not None and visible.by_query else starts
+        block_bounds = None if bounds is None else (bounds[0][block], bounds[1][block])
         scores = segment_scores(
             query[:, block],
             key,
             positions=positions[block],
             scoring=scoring,
             segments=segments,
-            starts=starts[:, block] if starts is not None and visible.by_query else starts,
+            starts=block_starts,
             bias=visible.bias,
-            bounds=None if limits is None else (limits[0][block], limits[1][block]),
+            bounds=block_bounds,
         )
         parts.append(weigh(scores, select(value, segments)))
     return concatenate(parts)
@@ -74,10 +78,11 @@ def segment_scores(
     segments = [(0, key.shape[1])] if segments is None else segments
     if starts is None:
         relative = positions.expand(len(segments), 1, -1)
+        encoded = scoring.encoding(query, positions)
     else:
         relative = (positions[:, None] - starts).permute(2, 0, 1)  # [n, H or 1, Q]
-    encoded = scoring.encoding(query, positions if starts is None else relative) * scoring.scale
-    queries = encoded.expand(len(segments), *query.shape)
+        encoded = scoring.encoding(query, relative)
+    queries = (encoded * scoring.scale).expand(len(segments), *query.shape)
     pieces = []
     for index, (begin, end) in enumerate(segments):
         piece = _products(queries[index], key[:, begin:end])
@@ -152,7 +157,9 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
         for block in of_heads.split(max(1, limit // count), dim=1):
             weights = grouped_scores(block.float(), heads, scoring)
             weights = torch.softmax(weights, -1, out=weights)
-            parts.append((weights.sum(1, keepdim=True) if total else weights) @ of_segment)
+            if total:
+                weights = weights.sum(1, keepdim=True)
+            parts.append(weights @ of_segment)
         masses.append(sum(parts[1:], parts[0]) if total else torch.cat(parts, dim=1))
     return torch.cat(masses).float()  # autocast changes the dtype of products
 
@@ -160,7 +167,9 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
     """Implement ``primitive.document_mass``."""
     mass = query.new_zeros(query.shape[0], len(spans), len(spans), dtype=torch.float32)
-    for index, (begin, end) in enumerate(spans if len(spans) > 1 else ()):
+    if len(spans) < 2:
+        return mass
+    for index, (begin, end) in enumerate(spans):
         others = [other for other in range(len(spans)) if other != index]
         visible = [spans[other] for other in others]
         mass[:, index, others] = segment_mass(query[:, begin:end], key, visible, scoring, True)[:, 0]
@@ -184,17 +193,21 @@ def _compute_fused(
 
     The keys are rotated to their positions, some key heads at a time. The kernel stores no score matrix.
     """
-    query, starts = scoring.encoding(query, positions), visible.starts
-    group, count = len(query) // len(key), len(key)  # query heads of a key head, and key heads at a time
+    query = scoring.encoding(query, positions)
+    starts = visible.starts
+    group = len(query) // len(key)  # query heads of a key head
+    count = len(key)  # key heads at a time
     if starts is not None and len(starts) > 1:
         keys = sum(end - begin for begin, end in visible.segments)
         count = max(1, MAX_MOVED * torch.get_num_threads() // (group * keys * query.shape[-1]))
     order = sorted(range(len(visible.segments)), key=visible.segments.__getitem__)  # adjacent segments need no copy
     spans = [visible.segments[index] for index in order]
     values = select(value, spans)
-    bounds, is_causal = visible.bounds, visible.causal
+    bounds = visible.bounds
+    is_causal = visible.causal
     if is_causal and (len(spans) > 1 or query.shape[1] != values.shape[1] or visible.bias is not None):
-        bounds, is_causal = causal_bounds(visible.segments, query.shape[1], key.device), False
+        is_causal = False  # the kernel's own causal mask does not support these cases
+        bounds = causal_bounds(visible.segments, query.shape[1], key.device)
 
     @lru_cache(maxsize=1)  # all heads have the same mask
     def mask_of(begin: int) -> tuple[Tensor, slice]:
@@ -203,11 +216,14 @@ def _compute_fused(
     is_masked = bounds is not None or visible.bias is not None
     parts = []
     for begin in range(0, len(key), count):
-        heads, query_heads = slice(begin, begin + count), slice(group * begin, group * (begin + count))
-        queries, moved = query[query_heads], select(key[heads], spans) if starts is None else key[heads]
-        if starts is not None:
+        heads = slice(begin, begin + count)
+        query_heads = slice(group * begin, group * (begin + count))
+        queries = query[query_heads]
+        if starts is None:
+            moved = select(key[heads], spans)
+        else:
             of_heads = starts[:, 0] if len(starts) == 1 else starts[query_heads, 0]
-            queries, moved = scoring.encoding.move(queries, moved, spans, of_heads[:, order])
+            queries, moved = scoring.encoding.move(queries, key[heads], spans, of_heads[:, order])
         # a key head and its query heads form a batch entry, which avoids copies of keys and values
         folded = queries.unflatten(0, (-1, group))
         keys_by_head = moved.unflatten(0, (len(folded), -1)).expand(-1, group, -1, -1)
@@ -260,8 +276,10 @@ def _mask(query: Tensor, begin: int, visible: Visible, order: Sequence[int]) -> 
         last = mask[:, slice(*edges[len(order) - 1])]
         seen = visibility_mask((lower, upper), last.shape[1])
         last.masked_fill_(~seen, -torch.inf)
-        if len(order) == 1 and len(used := seen.any(0).nonzero()):
-            keys = slice(int(used[0]), int(used[-1]) + 1)
+        if len(order) == 1:
+            used = seen.any(0).nonzero()
+            if len(used):
+                keys = slice(int(used[0]), int(used[-1]) + 1)
     return mask[:, keys], keys
 
 

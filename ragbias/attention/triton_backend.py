@@ -77,10 +77,13 @@ def compute_groups(
 ) -> tuple[Tensor, Tensor]:
     """Implement ``primitive.attend_groups`` in one launch."""
     sizes = _sizes(query, key, scoring, False)
-    column = itertools.count()  # numbers the segments of all groups
-    shape = tuple((group.queries, tuple((*span, next(column)) for span in group.segments)) for group in groups)
+    numbers = itertools.count()  # of the segments of all groups
+    shapes = []
+    for group in groups:
+        columns = tuple((begin, end, next(numbers)) for begin, end in group.segments)
+        shapes.append((group.queries, columns))
     factor = query.shape[0] // key.shape[0] if sizes.packed else 1
-    tables = _tables(shape, factor, sizes.rows, 1, query.device)
+    tables = _tables(tuple(shapes), factor, sizes.rows, 1, query.device)
     positions = _group_positions(tuple((group.queries, group.position) for group in groups), query.device)
     starts = torch.cat([group.starts for group in groups], dim=1)[:, None]
     return _run(query, key, value, positions, scoring, Visible((), starts, causal=True), tables, sizes)
@@ -108,11 +111,16 @@ def _run(
     sizes: _Sizes,
 ) -> tuple[Tensor, Tensor]:
     """Launch the attention kernel. ``positions`` has one entry per query, ``visible.starts`` one column per segment."""
-    starts, causal, bounds = visible.starts, visible.causal, visible.bounds
+    starts, bounds = visible.starts, visible.bounds
     assert starts is not None
+    # with a stride of 0, all heads or all queries share the starts
+    starts_head = starts.stride(0) if starts.shape[0] > 1 else 0
+    starts_row = starts.stride(1) if starts.shape[1] > 1 else 0
     bias = None if visible.bias is None else _on_device(tuple(visible.bias), query.device)
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    (heads, _, dim), groups, splits = query.shape, key.shape[0], tables.splits
+    heads, _, dim = query.shape
+    groups = key.shape[0]
+    splits = tables.splits
     rotary = scoring.encoding if isinstance(scoring.encoding, Rotary) else None
     half = _halves(scoring)
     # parts are float32 until they are merged
@@ -128,11 +136,11 @@ def _run(
             query.stride(0), query.stride(1), key.stride(0), key.stride(1),
             value.stride(0), value.stride(1),
             output.stride(0), output.stride(1), output.stride(2), lse.stride(0), lse.stride(1),
-            *(stride if size > 1 else 0 for size, stride in zip(starts.shape[:2], starts.stride()[:2], strict=True)),
+            starts_head, starts_row,
             scoring.scale, 1.0 if rotary is None else rotary.scaling, scoring.softcap or 1.0, scoring.window or 0,
             DIM=dim, DIMS=_block_size(dim), HALF=half, HALVES=_block_size(half), REST=dim - 2 * half,
             RESTS=_block_size(dim - 2 * half), GROUP=heads // groups, PACKED=sizes.packed,
-            INTERLEAVED=rotary is not None and rotary.interleaved, CAUSAL=causal, BOUNDED=bounds is not None,
+            INTERLEAVED=rotary is not None and rotary.interleaved, CAUSAL=visible.causal, BOUNDED=bounds is not None,
             WINDOWED=scoring.window is not None, SOFTCAPPED=scoring.softcap is not None, BIASED=bias is not None,
             BLOCK_M=sizes.rows, BLOCK_N=sizes.keys, num_warps=sizes.warps, num_stages=sizes.stages,
             **_dot_options(query),
@@ -160,7 +168,8 @@ def _softmax_shares(
     ``groups`` contain the column of each segment. With ``total``, the shares are summed over the queries of a group.
     """
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
-    (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
+    heads, _, dim = query.shape
+    group = heads // key.shape[0]
     visible = [(begin, end) for _, segments in groups for begin, end, _ in segments]
     sizes = _sizes(query, key, scoring, False)
     factor = group if sizes.packed else 1
@@ -174,8 +183,9 @@ def _softmax_shares(
         queries = query[first : first + step]
         keys = key[first // group : (first + step) // group]
         lse = query.new_full((len(queries), count, columns), -torch.inf, dtype=torch.float32)
+        grid = len(tables.tiles), len(keys) if sizes.packed else len(queries)
         with _launch_context(query):
-            kernels.segment_lse[(len(tables.tiles), len(keys) if sizes.packed else len(queries))](
+            kernels.segment_lse[grid](
                 queries, keys, lse, tables.tiles, tables.pieces,
                 queries.stride(0), queries.stride(1), keys.stride(0), keys.stride(1), lse.stride(0), lse.stride(1),
                 scoring.scale, scoring.softcap or 1.0,
@@ -186,7 +196,8 @@ def _softmax_shares(
             if not total:
                 masses.append(lse.softmax(-1))
                 continue
-            mass, block = lse.new_empty(len(queries), len(spans), columns), triton.next_power_of_2(columns)
+            mass = lse.new_empty(len(queries), len(spans), columns)
+            block = triton.next_power_of_2(columns)
             kernels.sum_shares[(len(spans), len(queries))](
                 lse, mass, spans, lse.stride(0), lse.stride(1), mass.stride(0), mass.stride(1),
                 COLUMNS=columns, COLUMN_BLOCK=block, ROWS=max(1, min(32, 4096 // block)),
@@ -197,13 +208,16 @@ def _softmax_shares(
 
 def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool) -> _Sizes:
     """Choose block sizes that suit the shapes and the dtype, and fit into the device's shared memory."""
-    rows, dims = query.shape[1] * (query.shape[0] // key.shape[0]), _block_size(query.shape[2])
-    small = dims > 128 or query.dtype == torch.float32
+    small = _block_size(query.shape[2]) > 128 or query.dtype == torch.float32
+    rows = query.shape[1] * (query.shape[0] // key.shape[0])  # of a key head
     packed = by_query or rows <= PACKED_ROWS
-    block = min(64 if small or packed else 128, max(16, triton.next_power_of_2(rows if packed else query.shape[1])))
+    if not packed:
+        rows = query.shape[1]
+    block = min(_block_size(rows), 64 if small or packed else 128)
     keys = 32 if query.dtype == torch.float32 else 64
     sizes = _Sizes(packed, block, keys, 2 if small else 3)
-    return fit_sizes(sizes, _halves(scoring), query.shape[2], query.element_size(), *_shared_memory(query.device))
+    memory, unread = _shared_memory(query.device)
+    return fit_sizes(sizes, _halves(scoring), query.shape[2], query.element_size(), memory, unread)
 
 
 def fit_sizes(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
@@ -211,7 +225,11 @@ def fit_sizes(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, 
 
     ``unread`` is the number of pipeline stages that use no shared memory.
     """
-    width = (2 * _block_size(half) if half else 0) + (_block_size(dim - 2 * half) if dim > 2 * half else 0)
+    width = 0  # of a query or key in shared memory
+    if half:
+        width += 2 * _block_size(half)
+    if dim > 2 * half:
+        width += _block_size(dim - 2 * half)
     while True:
         buffers = sizes.stages - unread
         numbers = sizes.rows * width + buffers * sizes.keys * (width + _block_size(dim))
@@ -239,9 +257,11 @@ def _shared_memory(device: torch.device) -> tuple[float, int]:
 
 def _count_splits(query: Tensor, rows_per_query: int, block: int, segments: Segments) -> int:
     """Return the number of parts into which to split the keys, so that enough programs run."""
-    programs = -(-query.shape[1] * rows_per_query // block) * (query.shape[0] // rows_per_query)
+    tiles = triton.cdiv(query.shape[1] * rows_per_query, block)
+    programs = tiles * (query.shape[0] // rows_per_query)
     keys = sum(end - begin for begin, end in segments)
-    return max(1, min(SPLITS, -(-keys // KEYS_PER_PIECE), -(-PROGRAMS // programs)))
+    splits: int = min(SPLITS, triton.cdiv(keys, KEYS_PER_PIECE), triton.cdiv(PROGRAMS, programs))
+    return max(1, splits)
 
 
 def _block_size(size: int) -> int:
@@ -283,7 +303,8 @@ def _tables(
     tiles: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
     spans: list[tuple[int, int]] = []
-    out, parts = 0, 1
+    out = 0  # index of the group's first query in the output
+    parts = 1
     for (begin, end), segments in groups:
         first_piece = len(pieces)
         longest = KEYS_PER_PIECE if splits > 1 and not whole else max((b - a for a, b, _ in segments), default=0)
@@ -306,8 +327,9 @@ def _split_evenly(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
     """Divide a list of pieces into at most ``parts`` ranges with similar numbers of keys, ``counts`` per piece."""
     if parts == 1:
         return [(0, len(counts))]
-    share, begin, keys = sum(counts) / parts, 0, 0
+    share = sum(counts) / parts
     ranges: list[tuple[int, int]] = []
+    begin = keys = 0
     for index, count in enumerate(counts):
         keys += count
         if keys >= share * (len(ranges) + 1) or index == len(counts) - 1:
@@ -325,7 +347,11 @@ def _group_positions(groups: tuple[tuple[tuple[int, int], int], ...], device: to
 def _other_documents(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[int, int], Columns], ...]:
     """Return a group per document, with its tokens as queries and all other documents as segments."""
     numbered = [(begin, end, column) for column, (begin, end) in enumerate(spans)]
-    return tuple((span, tuple(other for other in numbered if other[2] != i)) for i, span in enumerate(spans))
+    groups = []
+    for document, span in enumerate(spans):
+        others = tuple(other for other in numbered if other[2] != document)
+        groups.append((span, others))
+    return tuple(groups)
 
 
 @lru_cache(maxsize=64)
