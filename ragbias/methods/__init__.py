@@ -66,4 +66,6 @@ def default_method(model: str | None) -> str:
     adapter does not fit them.
     """
     packaged = PACKAGED.get(model or "")
-    return packaged.method if packaged and packaged.method and installed(model or "") else DEFAULT_METHOD
+    if packaged and packaged.method and installed(model or ""):
+        return packaged.method
+    return DEFAULT_METHOD

@@ -41,8 +41,10 @@ class AdaptiveParallelEncoding(ParallelContextWindows):
     ) -> tuple[Tensor, Tensor]:
         if self.temperature == self.scale == 1:
             return super().attend_tail(seq, keys, documents, starts)
-        query, positions = seq.query[:, -seq.new_tail :], self.tail_positions(seq)
-        inner, outer = (None, None) if starts is None else (starts[..., 1:-1], starts[..., [0, -1]])
+        query = seq.query[:, -seq.new_tail :]
+        positions = self.tail_positions(seq)
+        inner = None if starts is None else starts[..., 1:-1]
+        outer = None if starts is None else starts[..., [0, -1]]
         scoring = seq.scoring.divided(self.temperature)
         output, lse = seq.attend(query, keys, positions=positions, scoring=scoring, segments=documents, starts=inner)
         rest = [(0, seq.prefix), (seq.documents_end, seq.key.shape[1])]

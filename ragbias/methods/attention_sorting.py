@@ -45,7 +45,8 @@ class AttentionSorting(ReorderingMethod):
 
     def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
         """Sort the documents. The scores in the ranking are those of the last round."""
-        order, scores = list(range(len(documents))), [0.0]
+        order = list(range(len(documents)))
+        scores = [0.0]
         for _ in range(self.rounds):
             scores = scorer(order)
             if self.score == "mean":
@@ -79,7 +80,8 @@ class DocumentAttention(AttentionMethod):
         for seq in call.sequences():
             last = seq.arange(seq.key.shape[1])[-1:]
             scores = attention.segment_scores(seq.query[:, -1:], seq.key, positions=last, scoring=seq.scoring)
-            self._weights.setdefault(seq.index, []).append(self.weights_to_record(seq, scores.softmax(-1)[:, 0]).cpu())
+            weights = self.weights_to_record(seq, scores.softmax(-1)[:, 0])
+            self._weights.setdefault(seq.index, []).append(weights.cpu())
         return call.plain(call.query, call.key)
 
     def weights_to_record(self, seq: SequenceCall, weights: Tensor) -> Tensor:

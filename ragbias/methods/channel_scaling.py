@@ -112,7 +112,8 @@ class ChannelScaling(Reweightable):
     def attention(self, call: AttentionCall) -> Tensor:
         if not call.prefill or self.last == "all" or not in_layers(self.layers, call.layer):
             return call.plain(call.query, call.key)
-        outputs = call.plain(call.query, call.rotate(call.project("key", call.hidden)))
+        key = call.rotate(call.project("key", call.hidden))
+        outputs = call.plain(call.query, key)
         last = min(self.last, call.query.shape[2])
         query = call.rotate(call.project("query", self._scale(call.hidden[:, -last:])))
         for seq in call.sequences():

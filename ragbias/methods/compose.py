@@ -42,9 +42,15 @@ class Compose(AttentionMethod):
         if len(methods) != 2 or len(siw) != 1 or len(others) != 1:
             names = ", ".join(method.name if isinstance(method, Method) else repr(method) for method in methods)
             raise MethodError(f"Compose({names}): {_reason(methods)}")
-        values = dict(siw=siw[0], other=others[0], name=f"{siw[0].name}+{others[0].name}")
-        declared = dict(positions=others[0].positions, needs_rotary=others[0].needs_rotary)
-        for name, value in (values | declared).items():
+        other = others[0]
+        attributes = {
+            "siw": siw[0],
+            "other": other,
+            "name": f"{siw[0].name}+{other.name}",
+            "positions": other.positions,
+            "needs_rotary": other.needs_rotary,
+        }
+        for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:

@@ -72,20 +72,26 @@ class QueryContrast(AttentionMethod):
 
         check_not_cancelled(self._cancelled)
         begin, end, total = self._begin, self._end, seq.key.shape[1]
-        first, second = seq.arange(end), seq.arange(begin, begin + total - end)
-        keys = seq.scoring.encoding(seq.key, torch.cat((first, second - begin)))
-        parts = []
-        for queries, positions, segments, starts, sign in (
-            (slice(0, end), first, [(0, end)], [0], 1),
-            (slice(end, total), second, [(0, begin), (end, total)], [0, begin], -1),
-        ):
-            options: dict[str, Any] = dict(scoring=seq.scoring, segments=segments, starts=first.new_tensor([[starts]]))
-            query = seq.query[:, queries]
-            parts.append(seq.attend(query, keys, positions=positions, causal=True, **options))
+        original = seq.arange(end)  # positions of the prompt
+        copy = seq.arange(begin, begin + total - end)  # positions of the copied text
+        keys = seq.scoring.encoding(seq.key, torch.cat((original, copy - begin)))
+
+        def measure(
+            query: Tensor, positions: Tensor, segments: attention.keys.Segments, starts: list[int]
+        ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+            """Return the output of the queries, and the attention of the text after the documents to earlier keys."""
+            options: dict[str, Any] = dict(scoring=seq.scoring, segments=segments)
+            options["starts"] = positions.new_tensor([[starts]])
+            output = seq.attend(query, keys, positions=positions, causal=True, **options)
             last = positions[positions >= begin]
-            term = sign * _attention(query[:, -len(last) :], keys, last, options, begin)
-            self.contrast = term if self.contrast is None else self.contrast + term
-        return attention.keys.concatenate(parts)
+            return output, _attention(query[:, -len(last) :], keys, last, options, begin)
+
+        output, with_query = measure(seq.query[:, :end], original, [(0, end)], [0])
+        output_of_copy, without_query = measure(seq.query[:, end:], copy, [(0, begin), (end, total)], [0, begin])
+        if self.contrast is not None:  # of earlier layers
+            with_query = self.contrast + with_query
+        self.contrast = with_query - without_query
+        return attention.keys.concatenate([output, output_of_copy])
 
 
 def _attention(query: Tensor, keys: Tensor, positions: Tensor, options: dict[str, Any], count: int) -> Tensor:

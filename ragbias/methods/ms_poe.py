@@ -76,7 +76,9 @@ class MsPoE(AttentionMethod):
             steps = max(1, len(indices) - 1 if by_key else len(indices))
             seq.memory["ratios"] = self.min_ratio + (self.max_ratio - self.min_ratio) * indices.float() / steps
         ratios = seq.memory["ratios"]
-        return (ratios.repeat_interleave(group), ratios) if by_key else (ratios, ratios[::group])
+        if by_key:
+            return ratios.repeat_interleave(group), ratios
+        return ratios, ratios[::group]
 
     def _indices(self, seq: SequenceCall, group: int) -> Tensor:
         """Return an index for each ``group`` of heads, int64 ``[H / group]``. Index 0 has the smallest ratio."""

@@ -90,4 +90,6 @@ class ParallelExperts(JointMethod):
         p, q = amateur.softmax(-1).clamp_min(LEAST), experts.softmax(-1).clamp_min(LEAST)
         log_mean = ((p + q) / 2).log()
         terms = (p * (p.log() - log_mean) + q * (q.log() - log_mean)) / 2
-        return (terms if self.variant == "released" else terms.sum(-1, keepdim=True)).clamp(0, 1)
+        if self.variant == "paper":
+            terms = terms.sum(-1, keepdim=True)
+        return terms.clamp(0, 1)

@@ -57,7 +57,8 @@ def _entry_points() -> dict[str, EntryPoint]:
 @cache
 def _load_entry_point(name: str) -> type[Method]:
     entry = _entry_points()[name]
-    described = f"method {name!r} of {entry.dist.name if entry.dist else 'another distribution'} ({entry.value})"
+    distribution = entry.dist.name if entry.dist else "another distribution"
+    described = f"method {name!r} of {distribution} ({entry.value})"
     try:
         cls = entry.load()
     except (Exception, SystemExit) as error:  # imports raise errors of any class
@@ -123,9 +124,13 @@ def without_blanks(text: str) -> str:
 
 def split_outside_brackets(text: str, separator: str, whole: str) -> list[str]:
     """Split a text at separators outside of brackets and quotes. Error messages quote ``whole``."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for token in _TOKEN.findall(text):
-        depth += (token in "([{") - (token in ")]}")
+        if token in "([{":
+            depth += 1
+        elif token in ")]}":
+            depth -= 1
         if depth < 0:
             break
         if token == separator and depth == 0:
@@ -163,7 +168,8 @@ def parse_call(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Nam
     name, arguments = match.groups()
     found = find(name)
     values: dict[str, Any] = {}
-    for argument in split_outside_brackets(arguments, ",", label) if arguments else ():
+    assignments = split_outside_brackets(arguments, ",", label) if arguments else []
+    for argument in assignments:
         parameter, equals, value = argument.partition("=")
         if not equals or not value:
             raise MethodError(f"{kind} {label!r}: {argument!r}; expected parameter=value")

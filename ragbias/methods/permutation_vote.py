@@ -38,7 +38,8 @@ class PermutationVote(VotingMethod):
         check_whole_between("permutation-vote: seed", self.seed, Bounds(0, 2**32 - 1))
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
-        rng, canonical = random.Random(int(self.seed)), canonical_order(documents)
+        rng = random.Random(int(self.seed))
+        canonical = canonical_order(documents)
         orders = math.factorial(len(canonical))
         if self.samples >= orders:
             return [list(order) for order in permutations(canonical)] * (self.samples // orders)

@@ -47,9 +47,11 @@ class RoToR(SegmentMethod):
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
         order = canonical_order(documents)
         key = self.key
-        if key is not None and any(isinstance(token, bytes) for document in documents for token in document[:1]):
+        if key is None:
+            return order
+        if any(isinstance(token, bytes) for document in documents for token in document[:1]):
             raise MethodError("rotor: key sorts documents by token ids, but the model got embeddings; pass input_ids")
-        return order if key is None else sorted(order, key=lambda index: key(documents[index]))
+        return sorted(order, key=lambda index: key(documents[index]))
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
         order = seq.arange(len(seq.spans))

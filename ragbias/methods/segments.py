@@ -59,10 +59,12 @@ class SegmentMethod(AttentionMethod):
             tail = self._tail_of_fixed_documents(seq)
         if not seq.prefill:
             return tail
-        parts, end = [self._documents(seq, keys), tail], seq.prefix
+        parts = [self._documents(seq, keys), tail]
+        end = seq.prefix
         if end:
-            positions = seq.arange(end)
-            parts.insert(0, seq.attend(seq.query[:, :end], keys, positions=positions, segments=[(0, end)], causal=True))
+            query, positions = seq.query[:, :end], seq.arange(end)
+            prefix = seq.attend(query, keys, positions=positions, segments=[(0, end)], causal=True)
+            parts.insert(0, prefix)
         return attention.keys.concatenate(parts)
 
     def _documents(self, seq: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,8 +74,10 @@ class SegmentMethod(AttentionMethod):
         starts = self.document_starts(seq)
         positions = starts[0].diagonal().tolist()
         groups = []
+        together = self.together_in(seq.layer)
         for i, span in enumerate(seq.spans):
-            visible = [j for j in range(len(seq.spans)) if j != i and self.together_in(seq.layer)] + [i]
+            others = [j for j in range(len(seq.spans)) if j != i] if together else []
+            visible = [*others, i]
             segments = [(0, seq.prefix), *(seq.spans[j] for j in visible)]
             with_prefix = pad(starts[:, i, visible], (1, 0))  # the prefix starts at 0
             groups.append(attention.keys.Group(span, positions[i], segments, with_prefix))
@@ -91,7 +95,8 @@ class SegmentMethod(AttentionMethod):
             segment, offset = _segment_and_offset(seq, first, new.shape[1])
             return seq.scoring.encoding(new, seq.memory["starts"][segment] + offset)
 
-        return self.attend_tail(seq, seq.encoded("positions", at_positions), [(seq.prefix, seq.documents_end)], None)
+        keys = seq.encoded("positions", at_positions)
+        return self.attend_tail(seq, keys, [(seq.prefix, seq.documents_end)], None)
 
     def attend_tail(
         self, seq: SequenceCall, keys: Tensor, documents: attention.keys.Segments, starts: Tensor | None
@@ -115,7 +120,8 @@ class SegmentMethod(AttentionMethod):
         """Return the starts of prefix, documents and suffix for ``query``: ``[H or 1, Q or 1, n + 2]``."""
         from torch.nn.functional import pad
 
-        return pad(pad(self.tail_starts(seq, query), (1, 0)), (0, 1), value=self.tail_begin(seq))
+        with_prefix = pad(self.tail_starts(seq, query), (1, 0))  # the prefix starts at 0
+        return pad(with_prefix, (0, 1), value=self.tail_begin(seq))
 
     def tail_positions(self, seq: SequenceCall) -> Tensor:
         """Return the positions of the queries after the documents: int64 ``[Q]``."""
@@ -137,7 +143,8 @@ def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tens
 
 def _at_offsets(seq: SequenceCall, keys: Tensor, first: int) -> Tensor:
     """Encode each key at its offset in its segment. The first key has the index ``first``."""
-    return seq.scoring.encoding(keys, _segment_and_offset(seq, first, keys.shape[1])[1])
+    _, offsets = _segment_and_offset(seq, first, keys.shape[1])
+    return seq.scoring.encoding(keys, offsets)
 
 
 def input_starts(seq: SequenceCall) -> Tensor:

@@ -39,19 +39,21 @@ class SelfExtend(Reweightable):
 
     def attend_sequence(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         total, new = seq.key.shape[1], seq.query.shape[1]
-        i, scoring = seq.arange(total - new, total), replace(seq.scoring, window=None)
+        i = seq.arange(total - new, total)
+        scoring = replace(seq.scoring, window=None)
         reach = total if seq.scoring.window is None else seq.scoring.window
         window = min(self.window, total)
         first = max(0, total - new - window + 1)  # first near key of any query
+        near_keys = seq.encoded("near", lambda x, begin: scoring.encoding(x, seq.arange(begin, total)))
         near = attention.attend(
             seq.query,
-            seq.encoded("near", lambda new, first: scoring.encoding(new, seq.arange(first, total)))[:, first:],
+            near_keys[:, first:],
             seq.value[:, first:],
             positions=i,
             scoring=scoring,
             bounds=((i - min(window, reach) + 1).clamp_min(first) - first, i + 1 - first),
         )
-        far_keys = seq.encoded("far", lambda new, first: scoring.encoding(new, seq.arange(first, total) // self.group))
+        far_keys = seq.encoded("far", lambda x, begin: scoring.encoding(x, seq.arange(begin, total) // self.group))
         last = total - window  # end of the far keys of all queries
         if last <= 0 or reach <= window:
             return near
@@ -66,7 +68,8 @@ class SelfExtend(Reweightable):
             bounds=((far_i - reach + 1).clamp_min(0), far_i - window + 1),
         )
         output, lse = near
-        output[:, sees_far], lse[:, sees_far] = attention.merge([(output[:, sees_far], lse[:, sees_far]), far])
+        near = output[:, sees_far], lse[:, sees_far]
+        output[:, sees_far], lse[:, sees_far] = attention.merge([near, far])
         return output, lse
 
     def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
@@ -78,12 +81,13 @@ class SelfExtend(Reweightable):
         keys = seq.key[:, :count]
         if self.window >= seq.key.shape[1]:  # all keys are near
             return attention.segment_scores(query, scoring.encoding(keys, j), positions=i, scoring=seq.scoring)
-        near, far = (
-            attention.segment_scores(query, scoring.encoding(keys, at), positions=queries, scoring=scoring)
-            for queries, at in ((i, j), (self._shifted(i), j // self.group))
-        )
-        distance, reach = i[:, None] - j, seq.scoring.window
+        near_keys = scoring.encoding(keys, j)
+        near = attention.segment_scores(query, near_keys, positions=i, scoring=scoring)
+        far_keys = scoring.encoding(keys, j // self.group)
+        far = attention.segment_scores(query, far_keys, positions=self._shifted(i), scoring=scoring)
+        distance = i[:, None] - j
         scores = near.where(distance < self.window, far)
+        reach = seq.scoring.window
         return scores if reach is None else scores.masked_fill(distance >= reach, -math.inf)
 
     def _shifted(self, positions: Tensor) -> Tensor:

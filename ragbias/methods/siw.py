@@ -62,7 +62,9 @@ class SIW(AttentionMethod):
         return super().layer_indices(n_layers)
 
     def attention(self, call: AttentionCall) -> Tensor:
-        return self.reweighted_plain(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
+        if call.prefill:
+            return self.reweighted_plain(call, call.query, call.key)
+        return call.plain(call.query, call.key)
 
     def reweighted_plain(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
         """Compute attention with changed weights, ``[batch, Q, H, d]``, from encoded queries and keys of a prompt."""
@@ -103,7 +105,8 @@ def count_highest(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     import torch
 
     highest = weights.new_zeros(len(weights))
-    highest[weights.topk(max(1, int(HIGHEST * len(weights)))).indices] = 1
+    count = max(1, int(HIGHEST * len(weights)))
+    highest[weights.topk(count).indices] = 1
     return torch.stack([highest[begin:end].sum() for begin, end in spans])
 
 
