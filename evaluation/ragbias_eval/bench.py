@@ -104,10 +104,11 @@ def _build_record(
     plain: Sequence[GoldScore],
 ) -> Record:  # fmt: skip
     """Build the record of case ``index`` from the results of case ``source`` and the plain model's scores."""
-    case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
+    case = unit.cases[index]
+    ran = unit.cases[source]
     answer = written or (gold.answer if gold else None)
     assert answer is not None  # a unit has at least one measure
-    unchanged = range(len(ran.documents)) if method.is_plain else ()
+    unchanged = range(len(ran.documents)) if unit.methods[label].is_plain else ()
     return Record(
         id=case.id,
         task=unit.task.name,
@@ -147,10 +148,10 @@ class BenchPlan:
     def __init__(self, settings: BenchSettings) -> None:
         self.settings = settings
         self.methods = {model: parse_methods(settings.methods, model) for model in settings.models}
-        self.tasks = [
-            [task.make(seed, settings.limit) for seed in (settings.seeds if task.uses_seeds else settings.seeds[:1])]
-            for task in settings.tasks
-        ]
+        self.tasks: list[list[Task]] = []
+        for options in settings.tasks:
+            seeds = settings.seeds if options.uses_seeds else settings.seeds[:1]
+            self.tasks.append([options.make(seed, settings.limit) for seed in seeds])
         for task, *_ in self.tasks:
             if LOGPROB in settings.measure and not task.answers_at_once:
                 raise RunError(
@@ -160,12 +161,15 @@ class BenchPlan:
 
     def units(self) -> Iterator[Unit]:
         """Yield all units in order. To save memory, each call reads the data files again."""
-        size, measures, once = self.settings.batch_size, self.settings.measure, self.settings.invariant_once
+        size, measures = self.settings.batch_size, self.settings.measure
+        once = self.settings.invariant_once
         for model, methods in self.methods.items():
             for task, cases in self._cases_by_task():
                 while batch := tuple(islice(cases, size)):
                     yield Unit(model, task, batch, methods, size, measures, invariant_once=once)
-            for task, cases in self._cases_by_task() if ACCURACY in measures else ():
+            if ACCURACY not in measures:
+                continue
+            for task, cases in self._cases_by_task():
                 for case in first_cases(cases, NOISE_QUESTIONS):
                     yield Unit(model, task, (case,), methods, 1, noise=True)
 
@@ -178,17 +182,19 @@ class BenchPlan:
 
     def keys(self) -> tuple[list[Key], list[Key]]:
         """Return the keys of all records and of all noise records, in order. Raise ``RunError`` for repeated cases."""
-        keys: tuple[dict[Key, None], dict[Key, None]] = ({}, {})
+        keys: dict[Key, None] = {}
+        noise_keys: dict[Key, None] = {}
         for unit in self.units():
+            known = noise_keys if unit.noise else keys
             for label in unit.methods:
                 for key in unit.keys(label):
-                    if key in keys[unit.noise]:
+                    if key in known:
                         raise RunError(
                             f"task {key[0]!r} has the case {key[3]!r} twice; name each task once, and use another "
                             "folder for other options"
                         )
-                    keys[unit.noise][key] = None
-        return list(keys[False]), list(keys[True])
+                    known[key] = None
+        return list(keys), list(noise_keys)
 
 
 def _new_cases(task: Task, seen: set[str]) -> Iterator[Case]:

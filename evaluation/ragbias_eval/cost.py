@@ -62,7 +62,8 @@ def spreads(taken: Measurements, label: str, index: int) -> tuple[Spread, Spread
 
     ``index`` selects the quantity.
     """
-    values, plain = ([measured[index] for measured in taken[name]] for name in (label, None))
+    values = [measured[index] for measured in taken[label]]
+    plain = [measured[index] for measured in taken[None]]
     return spread(values), spread([value / base for value, base in zip(values, plain, strict=True)])
 
 
@@ -139,7 +140,8 @@ def measure_costs(
     times = interleave(methods, chosen, lambda prompt, method: _measure_times(lm, prompt, method), advance)
     costs: dict[str, Cost] = {}
     for label in methods:
-        (prefill, prefill_ratio), (decode, decode_ratio) = (spreads(times, label, index) for index in range(2))
+        prefill, prefill_ratio = spreads(times, label, 0)
+        decode, decode_ratio = spreads(times, label, 1)
         peak, peak_ratio = spreads(peaks, label, 0)
         measured = {"prefill_seconds": prefill, "decode_seconds": decode, "peak_bytes": peak}
         measured |= {"prefill_ratio": prefill_ratio, "decode_ratio": decode_ratio, "peak_ratio": peak_ratio}
@@ -157,7 +159,8 @@ def _measure_times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tupl
     If a forward pass has one token, the time from the end of the previous pass to the end of this pass counts as
     decoding. All other time counts as prefill, including extra passes of a method.
     """
-    device, decoding = lm.model.device, 0.0
+    device = lm.model.device
+    decoding = 0.0
     begin = last = synchronized_time(device)
 
     def hook(module: Any, arguments: Any, keywords: dict[str, Any], output: Any) -> None:

@@ -175,10 +175,11 @@ class TinyDemo(Demo):
         cases = [case for case in self.task.cases() if case.gold_position == self.task.positions[0]][:COST_ROUNDS]
         prompts = [split_prompt(case.text, case.documents).parts for case in cases]
         costs = measure_costs(self.lm, prompts, self.methods, len(prompts))
-        return {
-            name: {**{figure: row[figure] for figure in TINY_FIGURES}, "prefill_ratio": costs[name]["prefill_ratio"][0]}
-            for name, row in self.answer(bar, (ACCURACY,), CASES_PER_TURN).items()
-        }
+        results = {}
+        for name, row in self.answer(bar, (ACCURACY,), CASES_PER_TURN).items():
+            results[name] = {figure: row[figure] for figure in TINY_FIGURES}
+            results[name]["prefill_ratio"] = costs[name]["prefill_ratio"][0]
+        return results
 
     @staticmethod
     def draw(outcome: dict[str, Any]) -> Figure:

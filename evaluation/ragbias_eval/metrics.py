@@ -25,9 +25,13 @@ def same_answer(first: str, second: str) -> bool:
 
 def qa_f1(prediction: str, answers: Sequence[str]) -> float:
     """Return the highest F1 over the answers, on normalised words. From LongBench."""
-    words, *expected = (Counter(normalise_squad(text).split()) for text in (prediction, *answers))
-    sizes = (max(1, words.total() + each.total()) for each in expected)  # 1: both are empty
-    return max(2 * (words & each).total() / size for each, size in zip(expected, sizes, strict=True))
+    words = Counter(normalise_squad(prediction).split())
+    scores = []
+    for answer in answers:
+        expected = Counter(normalise_squad(answer).split())
+        size = max(1, words.total() + expected.total())  # 1: both are empty
+        scores.append(2 * (words & expected).total() / size)
+    return max(scores)
 
 
 def exact_match(prediction: str, answers: Sequence[str]) -> float:

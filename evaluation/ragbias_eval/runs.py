@@ -97,7 +97,8 @@ def read_records(path: Path) -> list[Record]:
     """Read a file of records. Skip an incomplete last line, which an interrupted run may leave."""
     first: dict[Key, Line[Record]] = {}
     for line in read_lines(path, Record, growing=True):
-        if (known := first.setdefault(line.row.key, line)) is not line:
+        known = first.setdefault(line.row.key, line)
+        if known is not line:
             raise line.error(f"the same record as in line {known.number}; remove one of them")
     return [line.row for line in first.values()]
 
@@ -122,14 +123,21 @@ def read_run(folder: Path) -> Run:
     """Read the folder of a run. Raise ``RunError`` if it has no answers."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder; expected the --out folder of a bench")
-    rows, again = (
-        next(filter(Path.is_file, (folder / name, folder / f"{name}{GZIP_SUFFIX}")), None) for name in (ROWS, NOISE)
-    )
+    rows = _find_record_file(folder, ROWS)
     if rows is None:
         raise RunError(f"{folder} has no {ROWS} or {ROWS}.gz; expected the --out folder of a bench")
-    if not (records := read_records(rows)):
+    records = read_records(rows)
+    if not records:
         raise RunError(f"{rows} contains no answers yet; run the bench again to resume it")
-    return Run(folder, records, read_records(again) if again else [], read_costs(folder), read_run_description(folder))
+    again = _find_record_file(folder, NOISE)
+    noise = read_records(again) if again else []
+    return Run(folder, records, noise, read_costs(folder), read_run_description(folder))
+
+
+def _find_record_file(folder: Path, name: str) -> Path | None:
+    """Return the file with this name, or its compressed copy, or None if neither exists."""
+    candidates = (folder / name, folder / f"{name}{GZIP_SUFFIX}")
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def cost_key(model: str, task: str, documents: int) -> str:
@@ -210,11 +218,13 @@ class Store:
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
         self._check_settings(json.loads(json.dumps(about)))
-        self.records, self.noise = RecordFile(folder / ROWS), RecordFile(folder / NOISE)
+        self.records = RecordFile(folder / ROWS)
+        self.noise = RecordFile(folder / NOISE)
         sync_folder(folder)
 
     def _check_settings(self, about: dict[str, Any]) -> None:
-        if (before := read_run_description(self.folder)) and holds_records(self.folder):
+        before = read_run_description(self.folder)
+        if before and holds_records(self.folder):
             changed = describe_changes(before["decides"], about["decides"])
             if not changed:
                 return

@@ -145,7 +145,7 @@ def describe_flips(audit: Audit, questions: Sequence[Question]) -> list[str]:
             names = order_names(1 + len(others))[1:]
             different = [pair for pair in zip(names, others, strict=True) if answers_differ(compared, (first, pair[1]))]
             if different:
-                ((order, other), *_) = different
+                order, other = different[0]
                 text, one, two = map(_shorten, (question.question, first, other))
                 lines.append((label != audit.unchanged_label, f"{text}: as retrieved {one!r}, {order} {two!r}"))
                 break

@@ -136,7 +136,8 @@ def audit(
     case_orders = [audit_orders(len(case.prompt.documents), orders, seed + index) for index, case in enumerate(cases)]
     answered: dict[str, list[Answers]] = {label: [] for label in methods}
     pairs = list(zip(cases, case_orders, strict=True))
-    total, done = len(methods) * sum(len(each) + case.count_repetitions(len(each)) for case, each in pairs), 0
+    total = len(methods) * sum(len(each) + case.count_repetitions(len(each)) for case, each in pairs)
+    done = 0
 
     def advance(answers: int) -> None:
         nonlocal done
@@ -150,7 +151,8 @@ def audit(
             for label, method in methods.items():
                 answered[label].append(runs.answer(arranged, method))
     except KeyboardInterrupt:
-        if (finished := min(map(len, answered.values()))) < MIN_QUESTIONS:
+        finished = min(map(len, answered.values()))
+        if finished < MIN_QUESTIONS:
             raise
         cases, case_orders = cases[:finished], case_orders[:finished]
         answered = {label: rows[:finished] for label, rows in answered.items()}
@@ -168,7 +170,8 @@ class _CaseRuns:
     """
 
     def __init__(self, case: AuditCase, advance: Callable[[int], None]) -> None:
-        self._case, self._advance = case, advance
+        self._case = case
+        self._advance = advance
         self._computed: dict[Hashable, Generation] = {}
 
     def answer(self, orders: Sequence[Sequence[int]], method: Method) -> Answers:
@@ -185,7 +188,8 @@ class _CaseRuns:
         if case.exact or (case.greedy and len(set(map(_computation_key, requests))) == 1):
             self._advance(count)
             return Answers(by_order, by_order[:1] * (1 + count), ran)
-        return Answers(by_order, [by_order[0], *self._answer_texts(requests[:1] * count, first_attempt=1)], ran)
+        repeated = self._answer_texts(requests[:1] * count, first_attempt=1)
+        return Answers(by_order, [by_order[0], *repeated], ran)
 
     def _answer_texts(self, requests: Sequence[Request], first_attempt: int = 0) -> list[str]:
         if not self._case.greedy:
@@ -209,8 +213,9 @@ def _computation_key(request: Request) -> Hashable:
     prompts = [candidate.tokens for candidate in request.candidates()]
     if isinstance(method, AttentionMethod) and method.invariant:  # these methods read a canonical order
         prompts = [prompt.reordered(method.document_order(prompt.documents)) for prompt in prompts]
-    plain = method.is_plain or isinstance(method, ReorderingMethod)
-    return "" if plain else str(method), *((*prompt.ids, *(() if plain else prompt.spans)) for prompt in prompts)
+    if method.is_plain or isinstance(method, ReorderingMethod):  # these run the plain model
+        return "", *(tuple(prompt.ids) for prompt in prompts)
+    return str(method), *((*prompt.ids, *prompt.spans) for prompt in prompts)
 
 
 def _summarise(

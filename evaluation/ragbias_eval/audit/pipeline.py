@@ -41,13 +41,15 @@ def load_pipeline(location: str) -> Any:
     module_name, colon, path = location.partition(":")
     if not (module_name and colon and path):
         raise RunError(f"pipeline {location!r}; expected module:object, e.g. my_app.chains:qa_chain")
-    if (folder := str(Path.cwd())) not in sys.path:
+    folder = str(Path.cwd())
+    if folder not in sys.path:
         sys.path.insert(0, folder)
     which = "is"
     try:
         found: Any = operator.attrgetter(path)(importlib.import_module(module_name))
         if inspect.isroutine(found) and not inspect.signature(found).parameters:
-            found, which = wait_for_result(found()), "is a function without arguments and returns"
+            found = wait_for_result(found())
+            which = "is a function without arguments and returns"
         callable_ = bool(possible_calls(found))
     except PIPELINE_ERRORS as error:
         raise RunError(f"pipeline {location!r} cannot be loaded: {_describe_error(error)}") from error

@@ -99,7 +99,8 @@ def _search(
     ranges = layer_ranges(attention)
     moved = [replace(_find_best(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
     measured |= measure("layers", choose, [method for method in moved if method not in measured])
-    chosen, plain = _find_best(measured), measured[NoMethod()]
+    chosen = _find_best(measured)
+    plain = measured[NoMethod()]
 
     checked = measure("check", check, [NoMethod(), chosen])
     against_plain = compute_difference(check, checked[chosen], checked[NoMethod()])

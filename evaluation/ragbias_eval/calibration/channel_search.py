@@ -48,7 +48,8 @@ class SearchRange:
         if length < MIN_LENGTH:
             raise MethodError(f"random strings of {length} tokens are too short; expected at least {MIN_LENGTH}")
         skip_fit, skip_smooth = (min(skip, skip * length // AUTHORS_LENGTH) for skip in SKIPS[variant])
-        return cls(skip_fit, skip_smooth, 2 if n_layers >= MIN_DEPTH else 0, max(n_layers - 2, 0))
+        first = 2 if n_layers >= MIN_DEPTH else 0
+        return cls(skip_fit, skip_smooth, first, last=max(n_layers - 2, 0))
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def _curve_directions(curves: Array) -> NDArray[np.int64]:
     basis = np.polynomial.legendre.legvander(positions, FIT_DEGREE)
     coefficients, *_ = np.linalg.lstsq(basis, np.where(usable, scaled, 0), rcond=None)
     steps = np.diff(basis @ coefficients, axis=0)
-    directions = np.where((steps >= 0).all(0), 1, np.where((steps < 0).all(0), -1, 0))
+    rises, falls = (steps >= 0).all(0), (steps < 0).all(0)
+    directions = np.where(rises, 1, np.where(falls, -1, 0))
     return np.where(usable, directions, 0)
 
 

@@ -79,7 +79,8 @@ def gold_attention(
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
     whole = torch.stack([mass.sum(1) for mass in masses])
     others = torch.tensor([len(sample.prompt.documents) - 1 for sample in samples])
-    return list(zip(gold.mean(0).tolist(), ((whole - gold) / others[:, None]).mean(0).tolist(), strict=True))
+    other = (whole - gold) / others[:, None]
+    return list(zip(gold.mean(0).tolist(), other.mean(0).tolist(), strict=True))
 
 
 def retrieving_layers(attention: Sequence[Sequence[float]]) -> set[int]:

@@ -25,7 +25,8 @@ class PartialResults:
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
-        self._file, self._states_file = (out.with_name(f"{out.name}.partial.{end}") for end in ("json", "npy"))
+        self._file = out.with_name(f"{out.name}.partial.json")
+        self._states_file = out.with_name(f"{out.name}.partial.npy")
         self._settings = json.loads(json.dumps(settings))
         if restart:
             self.remove()

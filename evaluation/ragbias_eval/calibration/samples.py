@@ -57,8 +57,10 @@ class CalibrationSettings:
         """Fill in the defaults that depend on the model and its window. Equal plans give equal results."""
         if self.length > window:
             raise ArgumentError(f"length={self.length}, but the model's window is {window} tokens")
-        task = self.task or ("data" if self.data else "tiny" if self.model == "tiny" else "kv")
-        length, questions = self.length or min(1000, window), self.questions or DEFAULT_QUESTIONS[task]
+        default = "tiny" if self.model == "tiny" else "kv"
+        task = self.task or ("data" if self.data else default)
+        length = self.length or min(1000, window)
+        questions = self.questions or DEFAULT_QUESTIONS[task]
         return replace(self, task=task, length=length, questions=questions)
 
     def as_dict(self) -> dict[str, Any]:
@@ -126,7 +128,8 @@ def make_sample(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str]
 def draw_kv_question(rng: random.Random, pairs: int) -> Question:
     """Draw a question of Liu et al.'s key-value retrieval: find the value of a key among random pairs."""
     kv_pairs = [[str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(2)] for _ in range(pairs)]
-    (gold_key, answer), texts = kv_pairs[0], tuple(f'"{key}": "{value}"' for key, value in kv_pairs)
+    gold_key, answer = kv_pairs[0]
+    texts = tuple(f'"{key}": "{value}"' for key, value in kv_pairs)
     return Question(gold_key, texts, (answer,), gold=0)
 
 
@@ -173,14 +176,18 @@ def make_calibration_set(lm: DebiasedLM, plan: CalibrationSettings) -> tuple[lis
     """
     if plan.data is None:
         rng = random.Random(f"calibration {plan.task} {plan.seed}")
-        draw, default = (draw_tiny_question, 20) if plan.task == "tiny" else (draw_kv_question, count_kv_pairs(lm))
-        questions = [draw(rng, plan.documents or default) for _ in range(3 * plan.questions)]
+        if plan.task == "tiny":
+            questions = [draw_tiny_question(rng, plan.documents or 20) for _ in range(3 * plan.questions)]
+        else:
+            pairs = plan.documents or count_kv_pairs(lm)
+            questions = [draw_kv_question(rng, pairs) for _ in range(3 * plan.questions)]
         first, second = questions[: plan.questions], questions[plan.questions :]
     else:
         questions = read_questions(plan.data, labelled=True)
         if len(questions) < 3:
             raise DataError(f"{plan.data} contains {len(questions)} questions; expected at least 3, preferably 100")
-        first, second = [question for index, question in enumerate(questions) if index % 3 != 2], questions[2::3]
+        first = [question for index, question in enumerate(questions) if index % 3 != 2]
+        second = questions[2::3]
     text = RENDERERS[plan.task]
     return make_samples(lm, first, text, plan.depths), make_samples(lm, second, text, plan.depths)
 

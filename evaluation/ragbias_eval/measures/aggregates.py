@@ -71,14 +71,17 @@ def setting_of(record: Record) -> Setting:
 
 
 def _summarise_methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
-    parts, again = group_by(records, attrgetter("method")), group_by(noise, attrgetter("method"))
+    parts = group_by(records, attrgetter("method"))
+    again = group_by(noise, attrgetter("method"))
     scores = {label: Scores.of(answers) for label, answers in parts.items()}
     golds = {label: Scores.of(answers, "logprob") for label, answers in parts.items()}
     judges = records[0].task in JUDGES
     compared = preferred_response if judges else normalised_answer
-    methods = {}
+    plain = scores.get(REFERENCE)
+    methods: dict[str, dict[str, Any]] = {}
     for label, answers in parts.items():
-        accuracy, plain, scored = curve_figures(scores[label]), scores.get(REFERENCE), scored_records(answers)
+        accuracy = curve_figures(scores[label])
+        scored = scored_records(answers)
         is_plain = label.partition("(")[0] == REFERENCE
         ordered = [record for record in answers if len(record.shown) > 1]
         replaced = [record for record in answers if record.method_ran == REFERENCE and not is_plain]
@@ -98,9 +101,11 @@ def _summarise_methods(records: Sequence[Record], noise: Sequence[Record], costs
             "seconds": median(record.seconds for record in answers),
             "ran_plain": Counter(record.reason or "no reason given" for record in replaced),
             "groups": _scores_by_group(scored),
-            **({"judge": _judge_figures(scored)} if judges and scored else {}),
-            **({"cost": dict(costs[label])} if label in costs else {}),
         }
+        if judges and scored:
+            methods[label]["judge"] = _judge_figures(scored)
+        if label in costs:
+            methods[label]["cost"] = dict(costs[label])
     measured = {
         measure: [curve for curve in by_label.values() if curve.questions]
         for measure, by_label in ((ACCURACY, scores), (LOGPROB, golds))

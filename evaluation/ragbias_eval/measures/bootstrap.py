@@ -39,8 +39,10 @@ class Scores:
         """Compute scores from the field ``name`` of records. Skip records without a value."""
         cells: dict[tuple[str, int], list[float]] = defaultdict(list)
         for record in records:
-            if (value := getattr(record, name)) is not None:
-                cells[record.question, -1 if record.gold_position is None else record.gold_position].append(value)
+            value = getattr(record, name)
+            if value is not None:
+                position = -1 if record.gold_position is None else record.gold_position
+                cells[record.question, position].append(value)
         questions = {question: index for index, question in enumerate(sorted({question for question, _ in cells}))}
         positions = {position: index for index, position in enumerate(sorted({position for _, position in cells}))}
         values = np.full((len(questions), len(positions)), np.nan)
@@ -50,13 +52,15 @@ class Scores:
 
     def restrict_to_common(self, other: Scores) -> tuple[Scores, Scores]:
         """Restrict two methods' scores to common questions and positions. A score missing in one is NaN in both."""
-        questions, *rows = np.intersect1d(self.questions, other.questions, return_indices=True)
-        positions, *columns = np.intersect1d(self.positions, other.positions, return_indices=True)
-        ours, theirs = self.values[np.ix_(rows[0], columns[0])], other.values[np.ix_(rows[1], columns[1])]
+        questions, our_rows, their_rows = np.intersect1d(self.questions, other.questions, return_indices=True)
+        positions, our_columns, their_columns = np.intersect1d(self.positions, other.positions, return_indices=True)
+        ours = self.values[np.ix_(our_rows, our_columns)]
+        theirs = other.values[np.ix_(their_rows, their_columns)]
         missing = np.isnan(ours) | np.isnan(theirs)
         compared = ~missing.all(axis=0)
         common = tuple(questions.tolist()), tuple(positions[compared].tolist())
-        first, second = (np.where(missing, np.nan, values)[:, compared] for values in (ours, theirs))
+        first = np.where(missing, np.nan, ours)[:, compared]
+        second = np.where(missing, np.nan, theirs)[:, compared]
         return Scores(*common, first), Scores(*common, second)
 
 
@@ -104,7 +108,8 @@ def corrected_interval(estimate: float, resampled: Floats, bounds: Bounds) -> In
     """
     low, high = percentiles(resampled)
     bias = float(np.nanmean(resampled)) - estimate if len(resampled) else math.nan
-    lowest, highest = min(low - 2 * bias, 2 * estimate - high), max(high - 2 * bias, 2 * estimate - low)
+    lowest = min(low - 2 * bias, 2 * estimate - high)
+    highest = max(high - 2 * bias, 2 * estimate - low)
     return Interval(estimate, min(max(lowest, bounds[0]), estimate), max(min(highest, bounds[1]), estimate))
 
 

@@ -41,7 +41,9 @@ def normalised_answer(record: Record) -> str:
 
 def preferred_response(record: Record) -> str:
     """Return the response that a judge prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` for a tie."""
-    return "chosen" if record.score == 1 else "rejected" if record.score == 0 else "neither"
+    if record.score == 1:
+        return "chosen"
+    return "rejected" if record.score == 0 else "neither"
 
 
 def order_flips(records: Iterable[Record], answer: Callable[[Record], Hashable]) -> dict[str, float]:

@@ -53,11 +53,11 @@ def differences_from(result: Mapping[str, Any], runs: Sequence[Run], label: str)
     for measure in result["measures"]:
         field, most = ("score", 1.0) if measure == ACCURACY else (measure, math.inf)
         scores = {name: Scores.of(part, field) for name, part in group_by(records, attrgetter("method")).items()}
-        minus = {
-            name: {"mean": figures["mean"], "worst": figures["worst_to_worst"]}
-            for name in scores
-            if name != label and (figures := minus_plain(scores[name], scores[label], most))
-        }
+        minus = {}
+        for name in scores:
+            figures = minus_plain(scores[name], scores[label], most) if name != label else None
+            if figures:
+                minus[name] = {"mean": figures["mean"], "worst": figures["worst_to_worst"]}
         by_measure[measure] = dict(sorted(minus.items(), key=lambda item: -item[1]["mean"][0]))
     return by_measure
 
@@ -79,9 +79,12 @@ def _compare_settings(first: Run, second: Run, task: str) -> list[str]:
     """Describe the settings of a task that differ between two runs. Raise ``RunError`` if their prompts differ."""
     if not first.settings or not second.settings:
         return [f"{first.folder} or {second.folder} has no recorded settings, so the runs may not be comparable."]
-    one, two = (_select_settings(run, task) for run in (first, second))
+    one = _select_settings(first, task)
+    two = _select_settings(second, task)
     notes = []
-    for name in sorted(name for name in {*one, *two} if one.get(name) != two.get(name)):
+    for name in sorted({*one, *two}):
+        if one.get(name) == two.get(name):
+            continue
         values = one.get(name, "the default"), two.get(name, "the default")
         difference = f"{name}: {values[0]!r} in {first.folder}, {values[1]!r} in {second.folder}"
         if name in PROMPT_OPTIONS or (name == "data" and set(values[0]).isdisjoint(values[1])):

@@ -204,16 +204,18 @@ def _draw_panel(axis: Axes, curves: Curves, styles: Mapping[str, Style], names: 
 
 def draw_accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure | None:
     """Draw worst and mean accuracy against prefill time. Return None if the time was not measured."""
-    costs, methods = prefill_costs(result), rank_methods(result)
+    costs = prefill_costs(result)
     if not costs:
         return None
+    methods = rank_methods(result)
     measures = [name for name in TITLES if all(method[name] and method[name][0] is not None for _, method in methods)]
     figure, axes = make_canvas(len(measures), columns=2, height=2.9 + 0.21 * -(-len(methods) // 2), sharey=True)
     for axis, measure in zip(axes, measures, strict=True):
         for label, method in methods:
-            (cost, *spread), accuracy, style = costs[label], float(method[measure][0]), styles[label]
+            cost, *spread = costs[label]
+            accuracy = float(method[measure][0])
             axis.plot(spread, [accuracy] * 2, color=PALE, linewidth=1, zorder=1)
-            points = {**style, "linestyle": "", "markeredgewidth": 1.5, "markersize": 7, "zorder": 3}
+            points = {**styles[label], "linestyle": "", "markeredgewidth": 1.5, "markersize": 7, "zorder": 3}
             axis.plot(cost, accuracy, label=escape_dollars(label), **points)
         xs = [cost for cost, *_ in costs.values()]
         if max(xs) > 4 * max(min(xs), 1e-9):

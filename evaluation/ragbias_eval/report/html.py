@@ -147,12 +147,12 @@ def _detail_tables(result: Mapping[str, Any]) -> Iterator[Grid]:
 
 def _chance_notes(result: Mapping[str, Any]) -> Iterator[str]:
     for measure in result["measures"]:
-        within = [
-            f"{label} (gap {row['gap'][0]:.2f}, chance {row['gap_by_chance']:.2f})"
-            for label, method in tables.rank_methods(result, measure)
-            if (row := figures_of(method, measure)) and row["gap"]
-            if row["gap"][0] and row["gap"][0] <= row["gap_by_chance"]
-        ]
+        within = []
+        for label, method in tables.rank_methods(result, measure):
+            row = figures_of(method, measure)
+            gap = row["gap"][0] if row and row["gap"] else None
+            if gap and gap <= row["gap_by_chance"]:
+                within.append(f"{label} (gap {gap:.2f}, chance {row['gap_by_chance']:.2f})")
         if within:
             gaps = "Gaps" if measure == ACCURACY else "Gaps of the log-probability"
             yield f"{gaps} that chance alone can explain (95% level): {'; '.join(within)}"

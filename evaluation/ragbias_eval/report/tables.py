@@ -88,8 +88,11 @@ def rank_methods(result: Mapping[str, Any], measure: str | None = None) -> list[
     def rank(item: tuple[str, Mapping[str, Any]]) -> tuple[float, float, str]:
         figures = figures_of(item[1], measure)
         mean, worst = ((figures.get(name) or [None])[0] for name in ("mean", "worst"))
-        mean = -math.inf if mean is None else mean
-        return -(mean if worst is None else worst), -mean, item[0]
+        if mean is None:
+            mean = -math.inf
+        if worst is None:
+            worst = mean
+        return -worst, -mean, item[0]
 
     return sorted(result["methods"].items(), key=rank)
 
@@ -129,7 +132,9 @@ def build_grids(result: Mapping[str, Any]) -> list[Grid]:
 def _format_cells(result: Mapping[str, Any], label: str, measure: str) -> dict[str, str]:
     method = result["methods"][label]
     figures = figures_of(method, measure)
-    cells = {"method": label, **{name: format_figure(figures[name]) for name in ("worst", "mean", "gap")}}
+    cells = {"method": label}
+    for name in ("worst", "mean", "gap"):
+        cells[name] = format_figure(figures[name])
     minus = (figures["minus_plain"] or {}) if label != REFERENCE else {}
     if measure == ACCURACY:
         cells[f"worst - {REFERENCE}"] = format_figure(minus.get("worst_to_worst"), "+.2f")
@@ -154,13 +159,16 @@ def as_tables(result: Mapping[str, Any]) -> Iterator[Group]:
     for grid in build_grids(result):
         tables = []
         for names in (INTERVAL_COLUMNS, ESTIMATE_COLUMNS, JUDGE_COLUMNS):
-            if columns := [index for index, name in enumerate(grid.head) if name in names]:
-                tables.append(make_table("", "method", *(grid.head[index] for index in columns)))
-                for row in grid.rows:
-                    cells = [row[index] for index in columns]
-                    if names is not INTERVAL_COLUMNS:
-                        cells = [cell.split(" (")[0] for cell in cells]
-                    tables[-1].add_row(Text(row[0]), *cells)
+            columns = [index for index, name in enumerate(grid.head) if name in names]
+            if not columns:
+                continue
+            table = make_table("", "method", *(grid.head[index] for index in columns))
+            for row in grid.rows:
+                cells = [row[index] for index in columns]
+                if names is not INTERVAL_COLUMNS:
+                    cells = [cell.split(" (")[0] for cell in cells]
+                table.add_row(Text(row[0]), *cells)
+            tables.append(table)
         yield Group(Text(grid.title, style="italic"), *tables)
 
 

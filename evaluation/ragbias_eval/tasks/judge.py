@@ -158,10 +158,10 @@ class Judge(Task):
         responses = (pair.better, pair.worse)
         better, worse = (hashlib.sha256(response.encode()).digest() for response in responses)
         by_response = LETTERS if better < worse else LETTERS[::-1]
-        for order in (0, 1):
-            letters = by_response if self.letters == "response" else LETTERS[:: -1 if order else 1]
+        for order, step in enumerate((1, -1)):
+            letters = by_response if self.letters == "response" else LETTERS[::step]
             documents = [RESPONSE.format(letter=mark, text=text) for mark, text in zip(letters, responses, strict=True)]
-            arranged = tuple(documents[:: -1 if order else 1])
+            arranged = tuple(documents[::step])
             yield Case(
                 id=f"{question}/2/{order}/{order}",
                 question=question,
@@ -171,7 +171,7 @@ class Judge(Task):
                 gold_position=order,
                 order=order,
                 group=pair.subset,
-                contents=responses[:: -1 if order else 1],
+                contents=responses[::step],
             )
 
 
@@ -188,7 +188,8 @@ class LLMBar(Judge):
 
     def pair(self, row: Any, source: str) -> Pair:
         outputs = row.output_1, row.output_2
-        return Pair(row.input, outputs[row.label - 1], outputs[2 - row.label], source.removesuffix(".json"))
+        better, worse = outputs if row.label == 1 else outputs[::-1]
+        return Pair(row.input, better, worse, source.removesuffix(".json"))
 
 
 def find_verdict(answer: str) -> str | None:
@@ -199,9 +200,12 @@ def find_verdict(answer: str) -> str | None:
 
 def _combine_votes(case: Case, request: Request, outputs: Sequence[Generation]) -> Answer:
     """Make an answer from one generation, or from a vote over several."""
-    votes = Counter(filter(None, (find_verdict(output.text) for output in outputs))).most_common()
-    tied = not votes or (len(votes) > 1 and votes[0][1] == votes[1][1])
-    prediction = "neither" if tied else "chosen" if votes[0][0] == case.answers[0] else "rejected"
+    verdicts = (find_verdict(output.text) for output in outputs)
+    votes = Counter(filter(None, verdicts)).most_common()
+    if not votes or (len(votes) > 1 and votes[0][1] == votes[1][1]):
+        prediction = "neither"
+    else:
+        prediction = "chosen" if votes[0][0] == case.answers[0] else "rejected"
     usage = sum((output.usage for output in outputs), Usage(0, 0))
     return Answer(prediction, usage.prompt_tokens, usage.completion_tokens, request.report)
 

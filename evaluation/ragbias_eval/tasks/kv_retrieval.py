@@ -43,7 +43,8 @@ class KVRetrieval(FileTask):
 
     def cases(self) -> Iterator[Case]:
         for question, line in numbered_lines(self.data, self.limit, _Row):
-            pairs, gold = line.row.ordered_kv_records, (line.row.key, line.row.value)
+            pairs = line.row.ordered_kv_records
+            gold = (line.row.key, line.row.value)
             if gold not in pairs:
                 raise line.error(f"the pair {gold} of 'key' and 'value' is not among 'ordered_kv_records'; repair it")
             index = pairs.index(gold)
@@ -51,8 +52,9 @@ class KVRetrieval(FileTask):
             positions = self.positions or [index]
             for chosen, position, order in place_gold(gold, others, positions, self.orders, f"{self.seed} {question}"):
                 documents = [f'"{key}": "{value}"' for key, value in chosen]
+                suffix = f"/{self.seed}" if order else ""
                 yield Case(
-                    id=f"{question}/{len(pairs)}/{position}/{order}" + (f"/{self.seed}" if order else ""),
+                    id=f"{question}/{len(pairs)}/{position}/{order}{suffix}",
                     question=question,
                     text=TEMPLATE.format(formatted_kv_records="{" + ",\n ".join(documents) + "}", key=gold[0]),
                     documents=tuple(documents),

@@ -63,8 +63,9 @@ class PassagesTask(FileTask):
             parsed = self.read(line)
             for order, passages in enumerate(draw_orders(parsed.passages, self.orders, f"{self.seed} {question}")):
                 documents = tuple(self.document(passage, number) for number, passage in enumerate(passages, start=1))
+                suffix = f"/{self.seed}" if order else ""
                 yield Case(
-                    id=f"{question}/{len(documents)}/-/{order}" + (f"/{self.seed}" if order else ""),
+                    id=f"{question}/{len(documents)}/-/{order}{suffix}",
                     question=question,
                     text=self.template.format(passages="\n\n".join(documents), question=parsed.question),
                     documents=documents,
@@ -160,11 +161,14 @@ class MuSiQue(PassagesTask):
     row = _MusiqueRow
 
     def read(self, line: Line[Any]) -> PassagesQuestion:
-        row, passages = line.row, []
+        row = line.row
+        passages = []
         for passage in row.ctxs:
-            title, text = passage.title.strip(), cut_around_answer(passage.text.strip(), row.answers, self.shorten)
+            title = passage.title.strip()
+            text = cut_around_answer(passage.text.strip(), row.answers, self.shorten)
             passages.append(f"{title}\n\n{text}" if title else text)
         return PassagesQuestion(row.question, row.answers, passages)
 
     def score(self, case: Case, prediction: str) -> float:
-        return (qa_f1 if self.metric == "f1" else best_subspan_em)(prediction, case.answers)
+        metric = qa_f1 if self.metric == "f1" else best_subspan_em
+        return metric(prediction, case.answers)

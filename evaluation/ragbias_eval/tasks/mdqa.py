@@ -105,16 +105,19 @@ class MultiDocumentQA(FileTask):
     def cases(self) -> Iterator[Case]:
         questions: dict[str, list[_Question]] = {}
         for name, line in numbered_lines(self.data, None, MdqaRow):
-            if (gold := sum(context.isgold for context in line.row.ctxs)) != 1:
+            gold = sum(context.isgold for context in line.row.ctxs)
+            if gold != 1:
                 raise line.error(f"{gold} documents in 'ctxs' have \"isgold\": true; expected one")
             questions.setdefault(line.row.question, []).append((name, line))
         pool = _distractor_pool([line for same in questions.values() for _, line in same])
         for same in islice(questions.values(), self.limit):
-            arrangements = set()
-            for case in (case for question in same for case in self._cases_of(question, pool)):
-                if (arrangement := (case.question, case.documents)) not in arrangements:
-                    arrangements.add(arrangement)
-                    yield case
+            seen = set()
+            for question in same:
+                for case in self._cases_of(question, pool):
+                    arrangement = (case.question, case.documents)
+                    if arrangement not in seen:
+                        seen.add(arrangement)
+                        yield case
 
     def score(self, case: Case, prediction: str) -> float:
         return best_subspan_em(prediction, case.answers)
@@ -125,12 +128,13 @@ class MultiDocumentQA(FileTask):
         for others in self._distractors(line, pool):
             count = len(others) + 1
             positions = self.positions or (spread_positions(count, DRAWN_POSITIONS) if pool else [row.gold])
-            gold, key = row.ctxs[row.gold], f"{self.seed} {row.id}"
-            for passages, position, order in place_gold(gold, others, positions, self.orders, key):
+            gold = row.ctxs[row.gold]
+            for passages, position, order in place_gold(gold, others, positions, self.orders, f"{self.seed} {row.id}"):
                 cut = [passage.shortened(row.answers, self.shorten) for passage in passages]
                 documents = [part.document(number if self.indices else None) for number, part in enumerate(cut, 1)]
+                suffix = f"/{self.seed}" if pool or order else ""
                 yield Case(
-                    id=f"{name}/{count}/{position}/{order}" + (f"/{self.seed}" if pool or order else ""),
+                    id=f"{name}/{count}/{position}/{order}{suffix}",
                     question=row.id,
                     text=TEMPLATE.format(search_results="\n".join(documents), question=row.question),
                     documents=tuple(documents),
@@ -159,11 +163,8 @@ class MultiDocumentQA(FileTask):
         gold = line.row.ctxs[line.row.gold]
         answers = [f" {answer} " for answer in map(normalise_squad, line.row.answers) if answer]
         rng = random.Random(f"distractors {self.seed} {line.row.id}")
-        candidates = (
-            passage
-            for passage in rng.sample(list(pool), len(pool))
-            if passage.title != gold.title and not any(answer in pool[passage] for answer in answers)
-        )
+        others = (passage for passage in rng.sample(list(pool), len(pool)) if passage.title != gold.title)
+        candidates = (passage for passage in others if not any(answer in pool[passage] for answer in answers))
         distractors = list(islice(candidates, count))
         if len(distractors) < count:
             raise RunError(

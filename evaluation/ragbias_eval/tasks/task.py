@@ -220,15 +220,24 @@ def cut_around_answer(text: str, answers: Sequence[str], words: int | None) -> s
     spans = [match.span() for match in re.finditer(r"\S+", text)]
     if words is None or len(spans) <= words:
         return text
-    answer = "|".join(sorted((re.escape(answer.strip()) for answer in answers if answer.strip()), key=len))
-    searches = (re.search(form, text, re.IGNORECASE) for form in (rf"(?<!\w)(?:{answer})(?!\w)", answer) if answer)
-    begin, end = next((match.span() for match in searches if match), (0, 0))
+    begin, end = _find_answer(text, answers)
     inside = [index for index, (first, last) in enumerate(spans) if last > begin and first < end]
     first = 0
     if inside:
         before = max(0, words - len(inside)) // 2
         first = max(0, min(inside[0] - before, len(spans) - words))
     return text[spans[first][0] : spans[first + words - 1][1]]
+
+
+def _find_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
+    """Return the span of the first answer in the text, as whole words if possible, or ``(0, 0)`` without an answer."""
+    stripped = (answer.strip() for answer in answers)
+    pattern = "|".join(sorted((re.escape(answer) for answer in stripped if answer), key=len))
+    if not pattern:
+        return 0, 0
+    whole_words = rf"(?<!\w)(?:{pattern})(?!\w)"
+    match = re.search(whole_words, text, re.IGNORECASE) or re.search(pattern, text, re.IGNORECASE)
+    return match.span() if match else (0, 0)
 
 
 def spread_positions(documents: int, count: int) -> list[int]:
@@ -251,7 +260,8 @@ def draw_orders(things: Sequence[T], count: int, key: str) -> list[list[T]]:
 
 def shuffled_orders(first: Sequence[list[int]], count: int, key: str) -> list[list[int]]:
     """Return the orders ``first``, then different shuffles seeded by ``key``, until there are ``count`` orders."""
-    rng, orders = random.Random(key), list(first)
+    rng = random.Random(key)
+    orders = list(first)
     while len(orders) < count:
         order = rng.sample(orders[0], len(orders[0]))
         if order not in orders:
