@@ -127,7 +127,8 @@ class DebiasedLM:
             raise ArgumentError(no_model_message("DebiasedLM.from_pretrained('smollm2')"))
         check_dict("tokenizer_kwargs", tokenizer_kwargs)
         check_backend(backend)
-        check_readers([method := methods.get(method, name, reader)])
+        method = methods.get(method, name, reader)
+        check_readers([method])
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
         return cls(model, tokenizer, method, name=name, strip_numbering=strip_numbering, backend=backend, cache=cache)
 

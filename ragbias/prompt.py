@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -64,8 +64,7 @@ class Prompt:
     @property
     def spans(self) -> list[CharSpan]:
         """``(begin, end)`` of each document in characters of ``text``."""
-        edges = itertools.accumulate(map(len, self.documents), initial=len(self.prefix))
-        return list(itertools.pairwise(edges))
+        return _adjacent_spans(len(self.prefix), self.documents)
 
     def reordered(self, order: Sequence[int]) -> Prompt:
         """Return the prompt with its documents in another order. New document ``i`` is old document ``order[i]``.
@@ -137,8 +136,9 @@ def split_text(
     prefix, documents, suffix, lead = split(text, ordered, numbering, strip_numbering)
     prompt = Prompt(prefix, documents, suffix)
     flat = FlatText.of(prompt, lead)
-    unchanged = flat.text == text or strip_numbering  # otherwise the split changed the white space between documents
-    return prompt, flat if unchanged else FlatText(text, ordered, lead)
+    if flat.text != text and not strip_numbering:  # the split changed the white space between documents
+        flat = FlatText(text, ordered, lead)
+    return prompt, flat
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
@@ -181,11 +181,16 @@ class TokenisedPrompt:
     @property
     def spans(self) -> list[Span]:
         """``(begin, end)`` of each document in tokens."""
-        edges = itertools.accumulate(map(len, self.documents), initial=len(self.prefix))
-        return list(itertools.pairwise(edges))
+        return _adjacent_spans(len(self.prefix), self.documents)
 
     def reordered(self, order: Sequence[int]) -> TokenisedPrompt:
         return TokenisedPrompt(self.prefix, [self.documents[index] for index in order], self.suffix)
+
+
+def _adjacent_spans(begin: int, documents: Sequence[Sized]) -> list[Span]:
+    """Return the spans of documents that follow each other without gaps. The first one starts at ``begin``."""
+    edges = itertools.accumulate(map(len, documents), initial=begin)
+    return list(itertools.pairwise(edges))
 
 
 def shield_documents(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prompt:
@@ -209,8 +214,11 @@ def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPro
 
 def _tokenise_prefix(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Tokenise a prefix. If the tokenizer has a BOS token, begin with exactly one."""
-    ids, bos = encode(prefix, tokenizer), tokenizer.bos_token_id
-    return [bos, *ids] if _adds_bos(tokenizer) and ids[:1] != [bos] else ids
+    ids = encode(prefix, tokenizer)
+    bos = tokenizer.bos_token_id
+    if _adds_bos(tokenizer) and ids[:1] != [bos]:
+        return [bos, *ids]
+    return ids
 
 
 def tokenise_whole(flat: FlatText, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
@@ -221,25 +229,28 @@ def tokenise_whole(flat: FlatText, tokenizer: PreTrainedTokenizerBase) -> Tokeni
     ``shield_documents`` marked the text, prefix, documents and suffix are tokenised separately.
     """
     text, spans = flat.text, flat.spans
+    borders = [*(begin for begin, _ in spans), spans[-1][1]] if spans else [len(text)]
     if is_shielded(text, tokenizer):
-        borders = [*(begin for begin, _ in spans), *(end for _, end in spans[-1:])] or [len(text)]
         segments = [encode(text[begin:end], tokenizer) for begin, end in itertools.pairwise(borders)]
         prefix = _tokenise_prefix(text[: borders[0]], tokenizer)
         return TokenisedPrompt(prefix, segments, encode(text[borders[-1] :], tokenizer))
     offsets = tokenizer.is_fast and bool(spans)
     encoded = tokenizer(text, return_offsets_mapping=offsets)
     ids: list[int] = encoded["input_ids"]
-    doubled = _adds_bos(tokenizer) and ids[:2] == [tokenizer.bos_token_id] * 2
+    has_two_bos = _adds_bos(tokenizer) and ids[:2] == [tokenizer.bos_token_id] * 2
+    first = 1 if has_two_bos else 0
     if not spans:
-        return TokenisedPrompt(ids[doubled:], [], [])
+        return TokenisedPrompt(ids[first:], [], [])
     if offsets:  # the offset of special tokens is (0, 0)
-        starts, ends = (list(itertools.accumulate(side, max)) for side in zip(*encoded["offset_mapping"], strict=True))
-        token_borders = [*(bisect_right(ends, begin) for begin, _ in spans), bisect_left(starts, spans[-1][1])]
+        mapping = encoded["offset_mapping"]
+        starts = list(itertools.accumulate((start for start, _ in mapping), max))
+        ends = list(itertools.accumulate((end for _, end in mapping), max))
+        token_borders = [bisect_right(ends, begin) for begin, _ in spans]
+        token_borders.append(bisect_left(starts, spans[-1][1]))
     else:  # count the tokens before each border; this is exact unless a token crosses the border
-        borders = [*(begin for begin, _ in spans), spans[-1][1]]
         token_borders = [min(len(tokenizer(text[:border])["input_ids"]), len(ids)) for border in borders]
     documents = [ids[begin:end] for begin, end in itertools.pairwise(token_borders)]
-    return TokenisedPrompt(ids[doubled : token_borders[0]], documents, ids[token_borders[-1] :])
+    return TokenisedPrompt(ids[first : token_borders[0]], documents, ids[token_borders[-1] :])
 
 
 def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -31,7 +31,10 @@ from ragbias.call_site import warn
 from ragbias.errors import ReaderError, UnsupportedReaderWarning
 from ragbias.methods import Method, format_method, get
 
-FILES = WEIGHTS, PEFT, READER = "adapter_model.safetensors", "adapter_config.json", "reader.json"
+WEIGHTS = "adapter_model.safetensors"
+PEFT = "adapter_config.json"
+READER = "reader.json"
+FILES = (WEIGHTS, PEFT, READER)
 PARTIAL = "partial"  # subfolder of an unfinished training
 UNSUPPORTED = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern")  # settings of peft that change the result
 SHIPPED = Path(__file__).parent / "models" / "readers"  # readers that are available by name
@@ -55,7 +58,8 @@ class _ActiveReader:
     """An active reader: the first position that it changes in each sequence, and the number of cached positions."""
 
     def __init__(self, starts: Sequence[int]) -> None:
-        self.starts, self.n_cached = starts, 0
+        self.starts = starts
+        self.n_cached = 0
 
 
 _active: ContextVar[_ActiveReader | None] = ContextVar("ragbias_reading", default=None)
@@ -72,7 +76,7 @@ def apply_reader(model: PreTrainedModel, lora: Lora, starts: Sequence[int]) -> I
             state.n_cached = 0 if cache is None else int(cache.get_seq_length())
 
     with ExitStack() as stack:
-        _, decoder, _ = structure_of(model)
+        decoder = structure_of(model).decoder
         stack.callback(decoder.register_forward_pre_hook(record_cached_columns, with_kwargs=True).remove)
         for path, (down, up) in lora.weights.items():
             hook = _make_hook(state, down, up, lora.scaling)
@@ -106,8 +110,8 @@ def _make_hook(state: _ActiveReader, down: Tensor, up: Tensor, scaling: float) -
 
 def target_layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
     """Return the decoder's linear layers by path, without experts and routers, whose inputs lack a position axis."""
-    architecture, decoder, _ = structure_of(model)
-    layers = decoder.get_submodule(architecture.layers)
+    structure = structure_of(model)
+    layers = structure.decoder.get_submodule(structure.architecture.layers)
     paths = {module: path for path, module in model.named_modules()}
     skipped = ("expert", "router", ".gate.", "shared_")
     return {
@@ -161,14 +165,17 @@ def shipped_readers() -> list[str]:
 def reader_folder(reader: str) -> Path:
     """Return the folder of a reader, given its name or path. An existing folder takes precedence over a name."""
     folder = Path(reader).expanduser()
-    return SHIPPED / reader if reader in shipped_readers() and not folder.exists() else folder
+    if reader in shipped_readers() and not folder.exists():
+        return SHIPPED / reader
+    return folder
 
 
 def _find_files(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
     """Return the folder of a reader, and the modification time and size of each file."""
     folder = reader_folder(method.reader)
     try:
-        return folder, tuple((status.st_mtime_ns, status.st_size) for status in ((folder / n).stat() for n in FILES))
+        found = [(folder / name).stat() for name in FILES]
+        return folder, tuple((status.st_mtime_ns, status.st_size) for status in found)
     except (OSError, ValueError) as error:
         reason = "is incomplete" if os.path.isdir(folder) else "is not a folder"
         if os.path.isdir(folder / PARTIAL):
@@ -179,16 +186,30 @@ def _find_files(method: Method) -> tuple[Path, tuple[tuple[int, int], ...]]:
         ) from error
 
 
-def _read_record(method: Method, folder: Path) -> tuple[str, str, bool, int, float]:
-    """Return the base model's name and fingerprint, whether the reader helps, the rank, and the scaling."""
-    record, peft = (_read_json(folder / name) for name in (READER, PEFT))
+class _Record(NamedTuple):
+    """The description of a reader. ``model`` and ``fingerprint`` are those of its base model."""
+
+    model: str
+    fingerprint: str
+    supported: bool  # whether the receipt shows that the reader helps
+    rank: int
+    scaling: float
+
+
+def _read_record(method: Method, folder: Path) -> _Record:
+    record = _read_json(folder / READER)
+    peft = _read_json(folder / PEFT)
     try:
-        trained_for, model = str(record["method"]), record["model"]
-        name, weights, supported = model["name"], model["fingerprint"], bool(record["receipt"]["supported"])
-        rank, scaling = int(peft["r"]), float(peft["lora_alpha"]) / int(peft["r"])
+        trained_for = str(record["method"])
+        model = record["model"]["name"]
+        weights = record["model"]["fingerprint"]
+        supported = bool(record["receipt"]["supported"])
+        rank = int(peft["r"])
+        scaling = float(peft["lora_alpha"]) / rank
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise _damaged_error(folder / READER, f"and {PEFT} do not describe a reader ({error!r})") from error
-    if (changed := [name for name in UNSUPPORTED if peft.get(name)]) or not math.isfinite(scaling):
+    changed = [name for name in UNSUPPORTED if peft.get(name)]
+    if changed or not math.isfinite(scaling):
         raise _damaged_error(folder / PEFT, f"has {', '.join(changed) or 'no finite scaling'}, which is not supported")
     if get(trained_for) != replace(method, reader=""):
         chosen = method.name if trained_for != method.name else format_method(replace(method, reader=""))
@@ -196,25 +217,26 @@ def _read_record(method: Method, folder: Path) -> tuple[str, str, bool, int, flo
             f"reader {method.reader!r} was trained for {trained_for}, but the method is {chosen}; use method="
             f"{trained_for!r} (--method {trained_for}), or train a reader with `ragbias adapt --method {chosen}`"
         )
-    return name, weights, supported, rank, scaling
+    return _Record(model, weights, supported, rank, scaling)
 
 
 def _load_reader(model: PreTrainedModel, method: Method, folder: Path, name: str) -> Lora:
-    trained_on, expected, supported, rank, scaling = _read_record(method, folder)
+    record = _read_record(method, folder)
     if any(weight.is_meta for weight in model.parameters()):
         raise ReaderError("readers need the whole model on its devices; load it without offloading")
-    if (weights := fingerprint(model)) != expected:
+    weights = fingerprint(model)
+    if weights != record.fingerprint:
         raise ReaderError(
-            f"reader {method.reader!r} was trained for {trained_on}, but this model is {name}: its weights in "
-            f"{model.dtype} have the fingerprint {weights}, not {expected}; load {trained_on} in float32 or bfloat16, "
-            "or train another reader with `ragbias adapt`"
+            f"reader {method.reader!r} was trained for {record.model}, but this model is {name}: its weights in "
+            f"{model.dtype} have the fingerprint {weights}, not {record.fingerprint}; load {record.model} in float32 "
+            "or bfloat16, or train another reader with `ragbias adapt`"
         )
-    if not supported:
+    if not record.supported:
         warn(
             f"reader {method.reader!r}: its receipt does not show that it improves {method.name}; see reader.json",
             UnsupportedReaderWarning,
         )
-    return Lora(_load_weights(model, folder / WEIGHTS, rank), scaling)
+    return Lora(_load_weights(model, folder / WEIGHTS, record.rank), record.scaling)
 
 
 def _damaged_error(file: Path, reason: str | Exception) -> ReaderError:
@@ -244,7 +266,8 @@ def _load_weights(model: PreTrainedModel, file: Path, rank: int) -> dict[str, tu
         if match is None:
             raise _damaged_error(file, f"contains {key!r}, which is not part of a LoRA of linear layers")
         halves.setdefault(match["path"], {})[match["half"]] = tensor
-    layers, weights = target_layers(model), {}
+    layers = target_layers(model)
+    weights = {}
     for path, pair in halves.items():
         layer = layers.get(path)
         if layer is None or pair.keys() != {"A", "B"}:

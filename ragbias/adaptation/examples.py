@@ -69,7 +69,8 @@ def draw_examples(lm: DebiasedLM, questions: Sequence[Question], settings: Adapt
 
     All questions are used about equally often.
     """
-    count, rng = settings.examples or len(questions), random.Random(settings.seed)
+    count = settings.examples or len(questions)
+    rng = random.Random(settings.seed)
     rarity = rarity_of([text for question in questions for text in question.documents])
     drawn: list[Example] = []
     while len(drawn) < count:

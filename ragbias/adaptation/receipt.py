@@ -37,7 +37,8 @@ def make_receipt(
     for index, (example, lesson) in enumerate(held_out):
         orders = _orders(example, random.Random(index))
         plain.append([_logprob(lm, example, lesson, order, "none") for order in orders])
-        orders = orders[:1] if method.invariant else orders
+        if method.invariant:
+            orders = orders[:1]
         before.append(fmean(_logprob(lm, example, lesson, order, method) for order in orders))
         after.append(fmean(_logprob(lm, example, lesson, order, with_reader) for order in orders))
         progress(index + 1)

@@ -74,7 +74,7 @@ def adapt(
     """
     peft = require("peft", "adapt")
     plan = plan_of(questions, out, settings or AdaptSettings(), restart)
-    options, training, held_out, folder, data = plan
+    options, training, held_out = plan.settings, plan.training, plan.held_out
     method = get(options.method, lm.name)
     identity = {"name": lm.name, "fingerprint": fingerprint(lm.model), "dtype": str(lm.model.dtype)}
     labelled = all(question.answers for question in held_out)
@@ -94,7 +94,7 @@ def adapt(
     record = {
         "method": options.method,
         "model": identity,
-        "data": {"sha256": data, "questions": len(training), "held_out": len(held_out), "examples": len(examples)},
+        "data": {"sha256": plan.data, "questions": len(training), "held_out": len(held_out), "examples": len(examples)},
         "settings": asdict(options),
         "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
     }
@@ -106,7 +106,7 @@ def adapt(
     receipt = make_receipt(
         lm, method, str(scratch), compared, lambda done: progress("Held-out questions", done, len(held_out))
     )
-    _finish(folder, scratch, record | {"receipt": receipt}, held_out)
+    _finish(plan.folder, scratch, record | {"receipt": receipt}, held_out)
     shutil.rmtree(partial)
     return receipt
 
@@ -134,7 +134,8 @@ def plan_of(questions: Sequence[Question], out: str | Path, settings: AdaptSetti
         raise DataError(f"objective='labels', but {unlabelled} questions have no answer; use objective='distil'")
     if settings.objective == "auto":
         settings = replace(settings, objective="distil" if unlabelled else "both")
-    settings = replace(settings, examples=settings.examples or min(MOST_EXAMPLES, max(FEWEST_EXAMPLES, len(training))))
+    examples = settings.examples or min(MOST_EXAMPLES, max(FEWEST_EXAMPLES, len(training)))
+    settings = replace(settings, examples=examples)
     finished, unfinished = (folder / READER).exists(), (folder / PARTIAL / SETTINGS).exists()
     if not finished and not unfinished and any(path.is_file() for path in folder.rglob("*")):
         raise ReaderError(f"{str(folder)!r} contains files, but no reader; name a new or empty folder")
@@ -155,7 +156,8 @@ def _open_training(plan: AdaptPlan, model: dict[str, str], restart: bool) -> Pat
             (plan.folder / name).unlink(missing_ok=True)
         partial.mkdir()
     expected = {"settings": asdict(plan.settings), "data": plan.data, "model": model}
-    with damage_errors(file := partial / SETTINGS):
+    file = partial / SETTINGS
+    with damage_errors(file):
         before = json.loads(file.read_text()) if file.exists() else expected
         changed = sorted(key for key in expected if before.get(key) != expected[key])
     if changed:
@@ -216,7 +218,8 @@ def held_out_example(
     """
     documents, gold = question.documents[: options.documents], question.gold
     if gold is not None and gold >= len(documents):
-        documents, gold = (*documents[:-1], question.documents[gold]), len(documents) - 1
+        documents = (*documents[:-1], question.documents[gold])
+        gold = len(documents) - 1
     prompt = prompt_of(lm, documents, question.question, options.prompt)
     example = Example(prompt, gold, tuple(question.answers) if labelled else ())
     try:

@@ -84,7 +84,9 @@ def _target(lm: DebiasedLM, example: Example, answer: Generation | None) -> list
     end = lm.tokenizer.eos_token_id
     if answer is None or (example.answers and not best_subspan_em(answer.text, example.answers)):
         return [*continuation_ids(lm.tokenizer, example.prompt.suffix, example.continuation), end]
-    return [*answer.token_ids, end] if answer.finish_reason == "stop" or not answer.token_ids else answer.token_ids
+    if answer.finish_reason == "stop" or not answer.token_ids:
+        return [*answer.token_ids, end]
+    return answer.token_ids
 
 
 def _distributions(lm: DebiasedLM, requests: Sequence[Request], target: list[int]) -> tuple[Tensor, Tensor]:

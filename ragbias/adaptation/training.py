@@ -47,7 +47,8 @@ class Reader(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         layers = target_layers(lm.model)
-        self.paths, self.rank = list(layers), rank
+        self.paths = list(layers)
+        self.rank = rank
         self.weights = nn.ParameterList()  # A and B of the first layer, A and B of the second, and so on
         for layer in layers.values():
             bound = 1 / math.sqrt(layer.in_features)
@@ -57,7 +58,8 @@ class Reader(nn.Module):
 
     @property
     def lora(self) -> Lora:
-        return Lora(dict(zip(self.paths, zip(self.weights[::2], self.weights[1::2], strict=True), strict=True)), 1.0)
+        pairs = zip(self.weights[::2], self.weights[1::2], strict=True)
+        return Lora(dict(zip(self.paths, pairs, strict=True)), scaling=1.0)
 
 
 def student_logits(
@@ -68,10 +70,10 @@ def student_logits(
     Most methods need two passes. The first pass ends one token after the documents and computes no gradients. The
     second pass runs the remaining tokens and computes gradients.
     """
-    if isinstance(method, JointMethod):
-        return _joint_logits(lm, method, lora, prompt, target, cache)
-    ids = torch.tensor([[*prompt.ids, *target[:-1]]], device=lm.model.device)
     loaded = LoadedModel(lm.model, lm.tokenizer, BACKEND, cache)
+    if isinstance(method, JointMethod):
+        return _joint_logits(loaded, lm.name, method, lora, prompt, target)
+    ids = torch.tensor([[*prompt.ids, *target[:-1]]], device=lm.model.device)
     with attached_batch(loaded, method, [prompt], [prompt.spans], lora=lora) as start:
         states = start.cache
         if states is None and len(prompt.suffix) > 1 and isinstance(method, SegmentMethod | NoMethod):
@@ -85,27 +87,23 @@ def student_logits(
 
 
 def _joint_logits(
-    lm: DebiasedLM,
-    method: JointMethod,
-    lora: Lora,
-    prompt: TokenisedPrompt,
-    target: Sequence[int],
-    cache: DocumentCache,
+    loaded: LoadedModel, name: str, method: JointMethod, lora: Lora, prompt: TokenisedPrompt, target: Sequence[int]
 ) -> Tensor:
+    model = loaded.model
     prompts = [prompt.reordered(indices) for indices in method.prompts(prompt.documents)]
-    _, _, spans = padded(prompts, 0, lm.model.device)
-    after = torch.tensor([*prompt.suffix, *target], device=lm.model.device)
-    loaded = LoadedModel(lm.model, lm.tokenizer, BACKEND, cache)
+    _, _, spans = padded(prompts, 0, model.device)
+    after = torch.tensor([*prompt.suffix, *target], device=model.device)
     with attached_batch(loaded, method, prompts, spans, lora=lora) as start:
         if start.cache is None:
             raise MethodError(
-                f"{method.name}: no reader can be trained for {lm.name!r}, because its rotary frequencies depend on "
+                f"{method.name}: no reader can be trained for {name!r}, because its rotary frequencies depend on "
                 "the prompt's length; use another model"
             )
         ids = after[:-1].expand(len(prompts), -1)
-        logits = lm.model(ids, use_cache=True, **{KV_CACHE: start.cache}).logits.float()
+        logits = model(ids, use_cache=True, **{KV_CACHE: start.cache}).logits.float()
     suffix, answer = logits.split([len(prompt.suffix) - 1, len(target)], dim=1)
-    return fuse_logits(method, sequence_logprobs(suffix, after[1 : len(prompt.suffix)]), answer, target)
+    likelihoods = sequence_logprobs(suffix, after[1 : len(prompt.suffix)])
+    return fuse_logits(method, likelihoods, answer, target)
 
 
 def rate(step: int, settings: AdaptSettings) -> float:
@@ -141,7 +139,8 @@ def train(
     ``after_step`` receives the number of finished steps and the loss.
     """
     optimiser = torch.optim.AdamW(reader.parameters(), lr=settings.learning_rate, weight_decay=0.0)
-    done, lora = _restore(reader, optimiser, checkpoint), reader.lora
+    done = _restore(reader, optimiser, checkpoint)
+    lora = reader.lora
     with _frozen(lm.model):
         for step in range(done, settings.steps):
             for group in optimiser.param_groups:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from packaging.version import Version
 
@@ -57,7 +57,8 @@ class Architecture:
         """Project hidden states to unrotated queries or keys, ``[batch, heads or key heads, T, d]``."""
         if self.fused is not None:
             output = module.get_submodule(self.fused)(hidden)
-            return self.split(module, self.clipped(module, output))[of == "key"].transpose(1, 2)
+            query, key, _ = self.split(module, self.clipped(module, output))
+            return (query if of == "query" else key).transpose(1, 2)
         projected = module.get_submodule(f"{of[0]}_proj")(hidden)
         norm = getattr(module, f"{of[0]}_norm", None) if self.norm else None
         if norm is not None and self.norm == "whole":
@@ -133,10 +134,9 @@ def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | N
 def has_fixed_encodings(model: PreTrainedModel, length: int) -> bool:
     """Whether all prompts of at most ``length`` tokens have the same positional encodings."""
     architecture, decoder, modules = structure_of(model)
-    return all(
-        architecture.encoding_key(decoder, module, length) == architecture.encoding_key(decoder, module, 1)
-        for module in modules
-    )
+    longest = [architecture.encoding_key(decoder, module, length) for module in modules]
+    shortest = [architecture.encoding_key(decoder, module, 1) for module in modules]
+    return longest == shortest
 
 
 def encodings_of(model: PreTrainedModel, length: int) -> list[Encoding]:
@@ -184,10 +184,11 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     supported = STATIC_ROPE + LENGTH_DEPENDENT_ROPE
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
     by_layer = [rope for rope in parameters.values() if isinstance(rope, dict) and "rope_type" in rope]
-    for rope in (rope.get("rope_type", "default") for rope in by_layer or [parameters]):
-        if rope not in supported:
+    for rope in by_layer or [parameters]:
+        rope_type = rope.get("rope_type", "default")
+        if rope_type not in supported:
             raise UnsupportedModelError(
-                f"rope type {rope!r} of {type(model).__name__} is not supported; supported: {', '.join(supported)}"
+                f"rope type {rope_type!r} of {type(model).__name__} is not supported; supported: {', '.join(supported)}"
             )
     return ARCHITECTURES[family]
 
@@ -205,17 +206,27 @@ def family_of(config: PreTrainedConfig | None, name: str) -> str:
 def window_of(config: PreTrainedConfig) -> int:
     """Return the maximum total number of tokens of a prompt and its answer, for any family."""
     text: Any = config.get_text_config()
-    return int(getattr(text, ARCHITECTURES.get(text.model_type, Architecture()).window))
+    architecture = ARCHITECTURES.get(text.model_type, Architecture())
+    return int(getattr(text, architecture.window))
 
 
-def structure_of(model: PreTrainedModel) -> tuple[Architecture, nn.Module, list[nn.Module]]:
-    """Return a model's architecture, the module with its decoder layers, and each layer's attention module."""
+class Structure(NamedTuple):
+    """A model's architecture, the module with its decoder layers, and the attention module of each layer."""
+
+    architecture: Architecture
+    decoder: nn.Module
+    attention: list[nn.Module]
+
+
+def structure_of(model: PreTrainedModel) -> Structure:
+    """Return the structure of a model. Raise ``UnsupportedModelError`` if there is nothing to attach to."""
     architecture = architecture_of(model)
     decoder: nn.Module = model if hasattr(model, architecture.layers) else model.get_decoder()
     if not hasattr(decoder, architecture.layers):
         raise UnsupportedModelError(f"{type(model).__name__} has no {architecture.layers!r} to attach to")
     layers = decoder.get_submodule(architecture.layers).children()
-    return architecture, decoder, [layer.get_submodule(architecture.attention) for layer in layers]
+    attention = [layer.get_submodule(architecture.attention) for layer in layers]
+    return Structure(architecture, decoder, attention)
 
 
 def kv_cache_of(arguments: Mapping[str, Any]) -> Any:

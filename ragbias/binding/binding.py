@@ -49,7 +49,10 @@ open_bindings: ContextVar[tuple[PlainBinding, ...]] = ContextVar("ragbias_opened
 
 def binding_of(module: nn.Module) -> PlainBinding | None:
     """Return the innermost open binding of a module's model. The module is a decoder or an attention module."""
-    return next((each for each in reversed(open_bindings.get()) if each.is_open and module in each.modules), None)
+    for binding in reversed(open_bindings.get()):
+        if binding.is_open and module in binding.modules:
+            return binding
+    return None
 
 
 def active_binding_of(attention: nn.Module) -> Binding | None:
@@ -139,7 +142,7 @@ class Binding(PlainBinding):
             )
         if kwargs is None:
             return None
-        kwargs = {**dict(zip(self._argument_names, args, strict=False)), **kwargs}
+        kwargs = dict(zip(self._argument_names, args, strict=False)) | kwargs
         cache = kv_cache_of(kwargs)
         if current is not self:
             if cache is not None:
@@ -168,7 +171,9 @@ class Binding(PlainBinding):
         if not self._slides:
             return cache
         if cache is None:
-            return DynamicCache() if (self._use_cache if use_cache is None else use_cache) else None
+            if use_cache is None:
+                use_cache = self._use_cache
+            return DynamicCache() if use_cache else None
         if cache.get_seq_length() == 0:
             cache.layers = [DynamicLayer() if layer.is_sliding else layer for layer in cache.layers]
         return cache
@@ -255,7 +260,10 @@ class Binding(PlainBinding):
             raise BindingError("an attention layer was called outside its model; call the model instead")
         if window is not None and session.seen <= window:
             window = None
-        (hidden, rotation), layer = self._pass.layer_input, self.layers[module]
+        hidden, rotation = self._pass.layer_input
+        if not getattr(module, "use_rope", True):
+            rotation = None
+        layer = self.layers[module]
         encodings = [self._encoding(module, layout.length) for layout in session.layouts]
         call = AttentionCall(
             layer=layer,
@@ -269,7 +277,7 @@ class Binding(PlainBinding):
             scorings=[Scoring(encoding, scale, softcap, window, self.backend) for encoding in encodings],
             memory_of=lambda index: session.memory.setdefault((layer, index), {}),
             project=partial(self._project, module, query),
-            rotate=partial(self._rotate, rotation if getattr(module, "use_rope", True) else None),
+            rotate=partial(self._rotate, rotation),
             plain=plain,
         )
         return self.method.attention(call)
@@ -317,11 +325,14 @@ def _open_session(method: AttentionMethod, spans: list[list[Span]], tokens: Tens
             order = method.document_order([_sort_key(tokens[index, begin:end]) for begin, end in columns])
         begin, end = (columns[0][0], columns[-1][1]) if columns else (0, 0)
         ordered = [columns[i] for i in order]
-        edges = itertools.accumulate((right - left for left, right in ordered), initial=begin - pad)
+        lengths = [right - left for left, right in ordered]
+        edges = itertools.accumulate(lengths, initial=begin - pad)
         layouts.append(SequenceLayout(pad, length - pad, tuple(itertools.pairwise(edges)), tuple(order)))
-        permutations.append([*range(begin), *itertools.chain(*(range(*span) for span in ordered)), *range(end, length)])
+        document_columns = [column for left, right in ordered for column in range(left, right)]
+        permutations.append([*range(begin), *document_columns, *range(end, length)])
     moved = any(permutation != sorted(permutation) for permutation in permutations)
-    return Session(layouts, 0, torch.tensor(permutations, device=tokens.device) if moved else None)
+    permutation = torch.tensor(permutations, device=tokens.device) if moved else None
+    return Session(layouts, 0, permutation)
 
 
 def _sort_key(document: Tensor) -> Sequence[Any]:
@@ -350,7 +361,8 @@ def _count_padding(attention_mask: AttentionMask, batch: int, length: int) -> li
         attention_mask = attention_mask.get("full_attention")
         if attention_mask is not None:  # select the keys that the last query sees
             attention_mask = attention_mask[:, 0, -1]
-            attention_mask = attention_mask if attention_mask.dtype == torch.bool else attention_mask >= 0
+            if attention_mask.dtype != torch.bool:
+                attention_mask = attention_mask >= 0
     if attention_mask is None:
         return [0] * batch
     if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:

@@ -46,9 +46,10 @@ _lock = threading.RLock()  # reentrant, because the garbage collector may close 
 
 def backend_of(model: PreTrainedModel, backend: str) -> str:
     """Choose the backend. Raise ``BackendError`` if a backend other than ``auto`` does not support the model."""
-    architecture, decoder, (module, *_) = structure_of(model)
-    scoring = Scoring(architecture.encoding(decoder, module, 1), 1.0, backend=backend)
-    return choose_backend(torch.empty(0, head_dim(module), dtype=model.dtype, device=model.device), scoring)
+    architecture, decoder, modules = structure_of(model)
+    encoding = architecture.encoding(decoder, modules[0], 1)
+    query = torch.empty(0, head_dim(modules[0]), dtype=model.dtype, device=model.device)
+    return choose_backend(query, Scoring(encoding, 1.0, backend=backend))
 
 
 def copy_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
@@ -192,10 +193,10 @@ def remove_unused_hooks(decoder: nn.Module) -> None:
         for module in reversed(list(decoder.modules())):  # the decoder comes last
             tables = vars(module)
             for kind in ("_forward_hooks", "_forward_pre_hooks"):
-                owners = {key: hook.owner for key, hook in tables[kind].items() if isinstance(hook, Hook)}
-                for key in (key for key, owner in owners.items() if owner not in used):
-                    tables[kind].pop(key, None)
-                    tables[f"{kind}_with_kwargs"].pop(key, None)
+                for key, hook in list(tables[kind].items()):
+                    if isinstance(hook, Hook) and hook.owner not in used:
+                        tables[kind].pop(key, None)
+                        tables[f"{kind}_with_kwargs"].pop(key, None)
             if module not in used:
                 _restore(module)
 
@@ -259,7 +260,9 @@ def _before_attention(architecture: Architecture) -> Callable[..., Any]:
 def _before_projection(attention: nn.Module, projection: Literal["query", "key"]) -> Callable[..., Any]:
     def hook(module: nn.Module, args: tuple[Tensor, ...]) -> Any:
         active = active_binding_of(attention)
-        return None if active is None else (active.projection_input(attention, args[0], projection), *args[1:])
+        if active is None:
+            return None
+        return active.projection_input(attention, args[0], projection), *args[1:]
 
     return hook
 
@@ -288,7 +291,8 @@ class _WithOriginalConfig:
     """A view of a module with its original config, which names the model's own attention function."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)
+        self._module = module
+        self.config = getattr(module.config, "ragbias_original", module.config)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
@@ -313,8 +317,8 @@ def _register_attention(implementation: str) -> str:
         def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
             return original(unhooked, query, key, value, mask, **kwargs)[0]
 
-        limits = kwargs.get("softcap"), kwargs.get("sliding_window")
-        return active.run_method(module, query, key, value, plain, kwargs["scaling"], *limits), None
+        softcap, window = kwargs.get("softcap"), kwargs.get("sliding_window")
+        return active.run_method(module, query, key, value, plain, kwargs["scaling"], softcap, window), None
 
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
     return name

@@ -54,7 +54,9 @@ class Answering:
 
     def _generate_padded(self, requests: Sequence[Request]) -> list[Generation]:
         """Answer requests with the same method in one padded batch."""
-        (model, tokenizer, *_), settings, method = self.loaded, self.settings, requests[0].method
+        model, tokenizer = self.loaded.model, self.loaded.tokenizer
+        settings = self.settings
+        method = requests[0].method
         prompts = [request.tokens for request in requests]
         ids, mask, spans = padded(prompts, pad_token(tokenizer), model.device)
         width = ids.shape[1]
@@ -76,15 +78,16 @@ class Answering:
                 **{KV_CACHE: start.cache},
                 **functions,
             )
-        logprobs = recorder.by_sequence(output) if recorder else None
+        rows = output[:, width:].tolist()
+        logprobs = recorder.by_sequence(output) if recorder else [None] * len(requests)
         answers = []
-        for index, (request, row, reused) in enumerate(
-            zip(requests, output[:, width:].tolist(), start.reused, strict=True)
-        ):
-            new = row[: watch.lengths.get(index, len(row))]
-            text, scores = cut_at_stop(decode(new), settings.stop)[0], logprobs[index] if logprobs else None
+        for index, request in enumerate(requests):
             ended: Literal["stop", "length"] = "stop" if index in watch.lengths else "length"
-            answers.append(Generation.from_tokens(request, text, new, eos, reused, ended, scores))
+            row = rows[index]
+            new = row[: watch.lengths.get(index, len(row))]
+            text, _ = cut_at_stop(decode(new), settings.stop)
+            reused = start.reused[index]
+            answers.append(Generation.from_tokens(request, text, new, eos, reused, ended, logprobs[index]))
         return answers
 
     def _combine(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
@@ -111,8 +114,9 @@ def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float
     votes = Counter(texts)
     most = max(votes.values())
     firsts = [texts.index(text) for text in dict.fromkeys(texts) if votes[text] == most]
-    winner = generations[firsts[0] if len(firsts) == 1 else max(firsts, key=mean_logprob)]
-    return replace(winner, usage=sum((generation.usage for generation in generations), Usage(0, 0)))
+    winner = firsts[0] if len(firsts) == 1 else max(firsts, key=mean_logprob)
+    usage = sum((generation.usage for generation in generations), Usage(0, 0))
+    return replace(generations[winner], usage=usage)
 
 
 def group_candidates(candidates: Sequence[Sequence[Request]], size: int, window: int, new_tokens: int) -> list[Batch]:
@@ -131,8 +135,9 @@ def group_candidates(candidates: Sequence[Sequence[Request]], size: int, window:
         else:
             single += batch
     keys = [(candidate.method, min(new_tokens, window - len(candidate.tokens.ids))) for _, candidate in single]
+    distinct = [key for index, key in enumerate(keys) if key not in keys[:index]]  # no set: methods may be unhashable
     batches: list[Batch] = []
-    for key in (key for index, key in enumerate(keys) if key not in keys[:index]):  # no set: methods may be unhashable
+    for key in distinct:
         group = [each for each, other in zip(single, keys, strict=True) if other == key]
         batches += [group[begin : begin + size] for begin in range(0, len(group), size)]
     return batches + joint

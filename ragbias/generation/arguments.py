@@ -122,11 +122,13 @@ def _is_bias(value: Any) -> bool:
     return is_number(value) and (value == -math.inf or abs(value) <= FLOAT32_MAX)
 
 
+def _is_biased_sequence(pair: Any) -> bool:
+    return isinstance(pair, (list, tuple)) and len(pair) == 2 and _are_ids(pair[0]) and _is_bias(pair[1])
+
+
 def _are_biases(value: Any) -> bool:
-    pairs = value.items() if isinstance(value, Mapping) else value if _is_list(value) else ()
-    return len(pairs) > 0 and all(
-        isinstance(pair, (list, tuple)) and len(pair) == 2 and _are_ids(pair[0]) and _is_bias(pair[1]) for pair in pairs
-    )
+    pairs = value.items() if isinstance(value, Mapping) else value
+    return _is_list(pairs) and len(pairs) > 0 and all(map(_is_biased_sequence, pairs))
 
 
 def _is_decay(value: Any) -> bool:
@@ -135,7 +137,8 @@ def _is_decay(value: Any) -> bool:
 
 def _is_watermark(value: Any) -> bool:
     with suppress(TypeError, ValueError):
-        (WatermarkingConfig(**value) if isinstance(value, Mapping) else value).validate()
+        config = WatermarkingConfig(**value) if isinstance(value, Mapping) else value
+        config.validate()
         return True
     return False
 
@@ -186,7 +189,8 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     if refused := RESERVED & arguments.keys():
         raise ArgumentError(f"{', '.join(sorted(refused))}: DebiasedLM sets this itself; leave it out")
     for name, value in arguments.items():
-        if value is None or (check := CHECKS.get(name)) is None:
+        check = CHECKS.get(name)
+        if value is None or check is None:
             continue
         if not check.is_type(value):
             raise WrongTypeError(f"{name}={shown(value)}; expected {check.expected}")
@@ -241,11 +245,12 @@ class GenerationSettings:
             name = min(unknown)
             hint = did_you_mean(name, KNOWN)
             raise ArgumentError(f"unknown argument {name!r}; {hint}arguments: {', '.join(sorted(KNOWN))}")
-        if (do_sample := values.pop("do_sample", None)) is not None:
+        do_sample = values.pop("do_sample", None)
+        if do_sample is not None:
             values["temperature"] = values.get("temperature", 1.0) if do_sample else None
-        if isinstance(stop := values.get("stop", ()), str):
-            stop = (stop,)
-        values |= {"stop": tuple(stop), "stop_token_ids": tuple(map(int, values.get("stop_token_ids", ())))}
+        stop = values.get("stop", ())
+        values["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        values["stop_token_ids"] = tuple(map(int, values.get("stop_token_ids", ())))
         values["keep_special"] = tuple(values.get("keep_special", ()))
         values |= {name: float(values[name]) for name in FLOATS if values.get(name)}
         if biases := values.get("sequence_bias"):
@@ -268,12 +273,15 @@ class GenerationSettings:
         number of tokens after the documents.
         """
         extra = {**vars(model.generation_config), **self.extra}
-        if name := next((name for name in UNSUPPORTED if extra.get(name) not in (None, False, "hybrid")), ""):
-            raise ArgumentError(f"model.generation_config.{name}={shown(extra[name])} is not supported; set it to None")
+        for name in UNSUPPORTED:
+            if extra.get(name) not in (None, False, "hybrid"):
+                value = shown(extra[name])
+                raise ArgumentError(f"model.generation_config.{name}={value} is not supported; set it to None")
         vocabulary = model.config.get_text_config().vocab_size
         order_free = method.invariant and isinstance(method, AttentionMethod)  # other invariant methods fix the order
+        joint = isinstance(method, JointMethod)
         reason = "sequences of tokens cross document borders, so the answer would depend on the order of the documents"
-        if joint := isinstance(method, JointMethod):
+        if joint:
             reason = "each document's prompt would forbid different sequences"
         for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
             if (order_free or joint) and (extra.get(name) or 0) > 1:
@@ -305,7 +313,8 @@ def generation_config(
     """
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
-    eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *settings.stop_token_ids]
+    eos_list = eos if isinstance(eos, list) else [eos]
+    eos_list = [token for token in (*eos_list, *settings.stop_token_ids) if token is not None]
     config.update(
         num_beams=1,
         num_return_sequences=1,

@@ -11,7 +11,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,7 +84,8 @@ def attached_batch(
     reader = nullcontext() if lora is None else apply_reader(model, lora, after)
     with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
         binding: PlainBinding
-        filled, reused = None, [0] * len(prompts)
+        filled: DynamicCache | None = None
+        reused = [0] * len(prompts)
         if computes_documents_separately(model, method, prompts):
             binding, filled, reused = start_from_states(loaded, method, prompts, cancelled, lora)
         else:
@@ -132,7 +134,9 @@ class DocumentStates:
     """Keys and values of prefixes and documents, cached or computed. If ``cancelled`` is set, computing stops."""
 
     def __init__(self, loaded: LoadedModel, cancelled: threading.Event | None = None) -> None:
-        self._model, self._cache, self._cancelled = loaded.model, loaded.cache, cancelled
+        self._model = loaded.model
+        self._cache = loaded.cache
+        self._cancelled = cancelled
         self._backend = backend_of(loaded.model, loaded.backend)
         if self._cache is not None:
             self._identity = identity_of(self._model, self._backend, self._cache.portable)
@@ -141,8 +145,10 @@ class DocumentStates:
 
     def get(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
         """Return the states of ``tokens`` after a prefix, and whether they were cached."""
-        key = "" if self._cache is None else key_of(self._identity, prefix, tokens, self._cache.salt)
-        cached = None if self._cache is None else self._cache.get(key, self._shapes(len(tokens)), self._dtypes())
+        cached = None
+        if self._cache is not None:
+            key = key_of(self._identity, prefix, tokens, self._cache.salt)
+            cached = self._cache.get(key, self._shapes(len(tokens)), self._dtypes())
         states = cached or self._compute(prefix, tokens)
         if self._cache is not None and cached is None:
             self._cache.put(key, states)
@@ -164,23 +170,28 @@ class DocumentStates:
     def _shapes(self, tokens: int) -> list[tuple[int, int, int]]:
         """Return the shape of the keys in each layer. The values have the same shape."""
         heads: int = self._model.config.get_text_config().num_attention_heads
-        _, _, modules = structure_of(self._model)
+        modules = structure_of(self._model).attention
         return [(heads // getattr(module, "num_key_value_groups", 1), tokens, head_dim(module)) for module in modules]
 
     def _dtypes(self) -> set[torch.dtype]:
         """Return the possible dtypes of keys and values: the model's dtype and, under autocast, autocast's dtype."""
         device = self._model.device.type
-        casts = torch.is_autocast_enabled(device)
-        return {self._model.dtype, *([torch.get_autocast_dtype(device)] if casts else [])}
+        dtypes = {self._model.dtype}
+        if torch.is_autocast_enabled(device):
+            dtypes.add(torch.get_autocast_dtype(device))
+        return dtypes
 
     def _compute(self, prefix: Sequence[int], tokens: Sequence[int]) -> States:
         check_not_cancelled(self._cancelled)
-        ids, begin = tuple(prefix), len(prefix)
-        before = [self._prefixes.get(ids) or self.get((), ids)[0]] if prefix else []
+        before = []
+        if prefix:
+            ids = tuple(prefix)
+            before.append(self._prefixes.get(ids) or self.get((), ids)[0])
         binding = Binding(self._model, DocumentPass(), [], private=True, backend=self._backend)
         cache = cache_from_states(self._model, before)
-        run_tokens(binding, cache, SequenceLayout(0, begin + len(tokens), (), ()), tokens)
-        return copy_states(cache, begin, begin + len(tokens))
+        length = len(prefix) + len(tokens)
+        run_tokens(binding, cache, SequenceLayout(0, length, (), ()), tokens)
+        return copy_states(cache, len(prefix), length)
 
 
 def start_from_states(
@@ -195,25 +206,29 @@ def start_from_states(
     In a batch, the same number of tokens must remain for each prompt. Therefore the cache also contains each suffix
     except its last token, unless all prompts have the same suffix.
     """
-    same_suffix = len(prompts) == 1 or isinstance(method, JointMethod)
-    model, states = loaded.model, DocumentStates(loaded, cancelled)
+    model = loaded.model
+    states = DocumentStates(loaded, cancelled)
     rule = method if isinstance(method, AttentionMethod) else DocumentPass()
-    layouts, caches, reused = [], [], []
+    same_suffix = len(prompts) == 1 or isinstance(method, JointMethod)
     width = max(len(prompt.ids) for prompt in prompts)
+    layouts, caches, reused = [], [], []
     for prompt in prompts:
+        length = len(prompt.ids)
         order = rule.document_order(prompt.documents)
         ordered = prompt.reordered(order)
         parts = [states.get((), ordered.prefix)] if ordered.prefix else []
         parts += [states.get(ordered.prefix, document) for document in ordered.documents]
         reused.append(sum(part.tokens for part, cached in parts if cached))
         cache = cache_from_states(model, [part for part, _ in parts])
-        documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
+        layout = SequenceLayout(0, length, (), ())
+        if rule.needs_documents:
+            layout = replace(layout, spans=tuple(ordered.spans), order=tuple(order))
         if not same_suffix and len(prompt.suffix) > 1:
             for_prompt = Binding(model, rule, [], private=True, backend=loaded.backend)
             with nullcontext() if lora is None else apply_reader(model, lora, [0]):
-                run_tokens(for_prompt, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
+                run_tokens(for_prompt, cache, layout, prompt.suffix[:-1])
         caches.append(cache)
-        layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), *documents))
+        layouts.append(replace(layout, pad=width - length))
     joined = caches[0] if len(prompts) == 1 else left_pad(caches)
     binding = Binding(model, rule, [], private=True, backend=loaded.backend)
     binding.resume(joined, layouts)
@@ -238,7 +253,8 @@ def compute_jointly(
 
     ``ids`` are the tokens of prefix and documents. ``documents`` and ``parts`` are ranges of these tokens.
     """
-    binding, cache = Binding(model, method, [documents], private=True), DynamicCache()
+    binding = Binding(model, method, [documents], private=True)
+    cache = DynamicCache()
     tokens = torch.tensor([[*ids, ids[-1]]], device=model.device)  # a token must follow the documents
     with memory_errors([len(ids)], model.device), attached(binding):
         model(tokens, use_cache=True, logits_to_keep=1, **{KV_CACHE: cache})
@@ -247,10 +263,9 @@ def compute_jointly(
 
 def copy_states(cache: DynamicCache, begin: int, end: int) -> States:
     """Copy keys and values from a cache to the CPU, for tokens ``begin`` to ``end - 1`` of the first sequence."""
-    keys, values = (
-        tuple(getattr(layer, part)[0, :, begin:end].to("cpu", copy=True) for layer in cache.layers)
-        for part in ("keys", "values")
-    )
+    layers: list[Any] = cache.layers
+    keys = tuple(layer.keys[0, :, begin:end].to("cpu", copy=True) for layer in layers)
+    values = tuple(layer.values[0, :, begin:end].to("cpu", copy=True) for layer in layers)
     return States(keys, values)
 
 
@@ -258,21 +273,20 @@ def cache_from_states(model: PreTrainedModel, parts: Sequence[States]) -> Dynami
     """Create a cache that contains all states in order. Each cache layer is on the device of its model layer."""
     cache = DynamicCache()
     if parts:
-        _, _, modules = structure_of(model)
-        for layer, module in enumerate(modules):
+        for layer, module in enumerate(structure_of(model).attention):
             device = _device_of(module)
-            keys, values = (
-                torch.cat([getattr(part, name)[layer] for part in parts], dim=1).to(device)[None]
-                for name in ("keys", "values")
-            )
-            cache.update(keys, values, layer)
+            keys = torch.cat([part.keys[layer] for part in parts], dim=1)
+            values = torch.cat([part.values[layer] for part in parts], dim=1)
+            cache.update(keys.to(device)[None], values.to(device)[None], layer)
     return cache
 
 
 def _device_of(module: Module) -> torch.device:
     """Return the device on which a module computes. Accelerate may keep the weights on another device."""
     for part in module.modules():
-        if (device := getattr(getattr(part, "_hf_hook", None), "execution_device", None)) is not None:
+        hook = getattr(part, "_hf_hook", None)
+        device = getattr(hook, "execution_device", None)
+        if device is not None:
             return torch.device(device)
     return next(module.parameters()).device
 
@@ -280,11 +294,14 @@ def _device_of(module: Module) -> torch.device:
 def left_pad(caches: Sequence[DynamicCache]) -> DynamicCache:
     """Join caches into one batch, padded with zeros on the left."""
     width = max(cache.get_seq_length() for cache in caches)
+
+    def join(states: list[Tensor]) -> Tensor:
+        return torch.cat([pad(each, (0, 0, width - each.shape[2], 0)) for each in states])
+
     joined = DynamicCache()
-    for index, layers in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
-        keys, values = (
-            torch.cat([pad(getattr(layer, name), (0, 0, width - getattr(layer, name).shape[2], 0)) for layer in layers])
-            for name in ("keys", "values")
-        )
+    all_layers: list[list[Any]] = [cache.layers for cache in caches]
+    for index, layers in enumerate(zip(*all_layers, strict=True)):
+        keys = join([layer.keys for layer in layers])
+        values = join([layer.values for layer in layers])
         joined.update(keys, values, index)
     return joined

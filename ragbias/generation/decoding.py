@@ -153,7 +153,8 @@ class FuseLogits(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         previous = None if self._is_first else int(input_ids[0, -1])
         self._is_first = False
-        return self._method.combine_logits(scores.float(), self._memory, previous).to(scores.dtype).expand_as(scores)
+        fused = self._method.combine_logits(scores.float(), self._memory, previous)
+        return fused.to(scores.dtype).expand_as(scores)
 
 
 def processors(
@@ -195,7 +196,8 @@ def allow_only(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Call
             following[tuple(tokens[:length])].add(token)
 
     def allowed(_index: int, ids: Tensor) -> list[int]:
-        fitting = (beginning for beginning in following if (*ids[len(ids) - len(beginning) :].tolist(),) == beginning)
+        tokens = tuple(ids.tolist())
+        fitting = [beginning for beginning in following if tokens[len(tokens) - len(beginning) :] == beginning]
         return list(following[max(fitting, key=len)])
 
     return allowed
@@ -232,7 +234,8 @@ class GrowingText:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings) -> None:
         self.ids: list[int] = []
         self._decode = partial(decode_tokens, tokenizer, keep_special=settings.keep_special)
-        self._stop, self._n_sent = settings.stop, 0
+        self._stop = settings.stop
+        self._n_sent = 0  # length of the text that ``add`` has returned
         self._recent: list[int] = []  # last tokens, including those of an incomplete character
         self._before = self._unsent = ""
 
@@ -245,14 +248,15 @@ class GrowingText:
             self._unsent += text[len(self._before) :]
             self._recent = self._recent[-CONTEXT:]
             self._before = self._decode(self._recent)
-        safe = safe_length(cut_at_stop(self._unsent, self._stop)[0], self._stop)
+        before_stop, _ = cut_at_stop(self._unsent, self._stop)
+        safe = safe_length(before_stop, self._stop)
         piece, self._unsent = self._unsent[:safe], self._unsent[safe:]
         self._n_sent += len(piece)
         return piece
 
     def end(self) -> tuple[str, str]:
         """Return the complete text, and its part that ``add`` has held back."""
-        text = cut_at_stop(self._decode(self.ids), self._stop)[0]
+        text, _ = cut_at_stop(self._decode(self.ids), self._stop)
         return text, text[self._n_sent :]
 
 
@@ -272,7 +276,8 @@ class StoppingWatch(StoppingCriteria):
         for index, ids in enumerate(input_ids[:, self.width :].tolist()):
             if index in self.lengths:
                 continue
-            on_text, stopped = self.on_text if index == 0 else None, False
+            on_text = self.on_text if index == 0 else None
+            stopped = False
             if on_text or self.stop:
                 text, stopped = cut_at_stop(self.decode(ids), self.stop)
                 if on_text:
@@ -294,7 +299,8 @@ def openai_logprobs(
     """
     assert generation.logprobs is not None
     content: list[dict[str, Any]] = []
-    ids, length = generation.token_ids, 0
+    ids = generation.token_ids
+    length = 0  # of the text so far
     begin = 0  # first token of an incomplete character
     for index, logprob in enumerate(generation.logprobs):
         if generation.finish_reason == "stop" and length >= len(generation.text):

@@ -110,7 +110,9 @@ def split_located(
     try:
         parts, flat = split_text(text, boundaries.spans, strip_numbering, numbers)
     except AmbiguousSegmentsError as error:
-        parts, flat, why_unsplit, strip_numbering = Prompt(text, (), ""), FlatText(text, ()), str(error), False
+        parts, flat = Prompt(text, (), ""), FlatText(text, ())
+        why_unsplit = str(error)
+        strip_numbering = False
     boundaries = _with_numbering(boundaries, numbers, strip_numbering, OWN_NUMBERS_REMAIN)
     return SplitPrompt(parts, flat, boundaries, why_unsplit)
 
@@ -133,16 +135,19 @@ def build_request(
     Some methods run the model in these steps.
     """
     model, tokenizer = loaded.model, loaded.tokenizer
-    parts, plain = tokenise(prompt.parts, tokenizer), tokenise_whole(prompt.flat, tokenizer)
+    parts = tokenise(prompt.parts, tokenizer)
+    plain = tokenise_whole(prompt.flat, tokenizer)
     why_plain = reason_for_plain(requested, prompt, parts)
-    ran, why_not_ran = NoMethod() if why_plain else requested, why_plain
+    why_not_ran = why_plain
+    ran = NoMethod() if why_plain else requested
     tokens = parts if ran.needs_documents else plain
     check_length(longest_prompt(ran, tokens), window_of(model.config))
     order: tuple[int, ...] = ()
     if isinstance(ran, ReorderingMethod):
         attention = model_attention(loaded, parts, prompt.parts.suffix, cancelled)
         order = ranking_of(ran, parts.documents, attention).order
-        tokens, plain = parts.reordered(order), tokenise_whole(prompt.reordered(order).flat, tokenizer)
+        tokens = parts.reordered(order)
+        plain = tokenise_whole(prompt.reordered(order).flat, tokenizer)
     if isinstance(ran, AttentionMethod) and ran.selective:
         always: AttentionMethod = replace(cast(Any, ran), selective=False)
         ran, why_not_ran = _choose_more_confident(loaded, always, plain, tokens, cancelled)
@@ -166,8 +171,9 @@ def reason_for_plain(method: Method, prompt: SplitPrompt, parts: Prompt | Tokeni
         return ""
     if prompt.why_unsplit:
         return prompt.why_unsplit
-    if (found := len(parts.documents)) < method.fewest_documents:
-        return f"{'one document' if found else 'no documents'} found, so there is no order to debias"
+    if len(parts.documents) < method.fewest_documents:
+        found = "one document" if parts.documents else "no documents"
+        return f"{found} found, so there is no order to debias"
     return "" if parts.suffix else "the prompt ends with the documents, so no question follows them"
 
 

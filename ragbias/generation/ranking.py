@@ -47,18 +47,21 @@ class ModelAttention:
         return [list(self.ids[left[1] : right[0]]) for left, right in pairwise(self.spans)]
 
     def __call__(self, order: Sequence[int]) -> list[float]:
-        ids, pieces = list(self.ids[: self.spans[0][0]]), []
+        ids = list(self.ids[: self.spans[0][0]])
+        pieces: list[Span] = []  # documents and the gaps after them, because spans must be adjacent
+        piece_of: dict[int, int] = {}  # index of each document in ``pieces``
         for index, gap in zip(order, [*self._gaps, []], strict=True):
-            for part in (self.ids[slice(*self.spans[index])], gap):
-                pieces.append((len(ids), len(ids) + len(part)))
-                ids += part
+            piece_of[index] = len(pieces)
+            begin, end = self.spans[index]
+            for part in (self.ids[begin:end], gap):
+                if len(part) > 0:
+                    pieces.append((len(ids), len(ids) + len(part)))
+                    ids += part
         ids += self.ids[self.spans[-1][1] :]
         observer = DocumentAttention(self.cancelled)
-        self._run(observer, ids, [piece for piece in pieces if piece[0] < piece[1]])
-        masses = iter(observer.weights[0].mean(0).tolist())
-        mass = [next(masses) if begin < end else 0.0 for begin, end in pieces]
-        scores = dict(zip(order, mass[::2], strict=True))
-        return [scores[index] for index in range(len(order))]
+        self._run(observer, ids, pieces)
+        weights: list[float] = observer.weights[0].mean(0).tolist()
+        return [weights[piece_of[index]] for index in range(len(order))]
 
     def contrast(self) -> list[list[float]]:
         calibration_ids = self.without_query()
@@ -69,8 +72,9 @@ class ModelAttention:
             )
         begin = self.spans[-1][1]
         gaps = self._gaps
-        if gaps and all(gap == gaps[0] for gap in gaps) and list(self.ids[begin : begin + len(gaps[0])]) == gaps[0]:
-            begin += len(gaps[0])  # a separator also follows the last document
+        separator = gaps[0] if gaps and all(gap == gaps[0] for gap in gaps) else []
+        if list(self.ids[begin : begin + len(separator)]) == separator:
+            begin += len(separator)  # a separator also follows the last document
         if list(self.ids[:begin]) != list(calibration_ids[:begin]):
             raise ArgumentError(
                 f"calibration_ids differ from ids among the first {begin} tokens; expected them to differ only in "
@@ -197,6 +201,7 @@ def _id_list(name: str, ids: Sequence[int] | Tensor, model: PreTrainedModel) -> 
     vocabulary: int = model.config.get_text_config().vocab_size
     if wrong := [token for token in listed if not 0 <= token < vocabulary]:
         raise ArgumentError(f"{name}: token {wrong[0]}; expected a token id from 0 to {vocabulary - 1}")
-    if len(listed) > (window := window_of(model.config)):
+    window = window_of(model.config)
+    if len(listed) > window:
         raise PromptTooLongError(f"{name}: {len(listed)} tokens, but the model's window has {window}; give fewer")
     return listed

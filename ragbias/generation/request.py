@@ -58,16 +58,19 @@ class Request:
 
     def candidates(self) -> list[Request]:
         """Return the requests to run: one per order of a vote, one per prompt of a ``JointMethod``, or this request."""
-        method, documents = self.method, self.tokens.documents
+        method = self.method
+        documents = self.tokens.documents
         if isinstance(method, JointMethod):
             return [replace(self, tokens=self.tokens.reordered(indices)) for indices in method.prompts(documents)]
-        if not isinstance(method, VotingMethod):
-            return [self]
-        arranged = [self.tokens.reordered(order) for order in method.candidate_orders(documents)]
-        return [
-            replace(self, tokens=tokens, method=NoMethod(), report=replace(self.report, spans=tuple(tokens.spans)))
-            for tokens in arranged
-        ]
+        if isinstance(method, VotingMethod):
+            return [self._vote(order) for order in method.candidate_orders(documents)]
+        return [self]
+
+    def _vote(self, order: Sequence[int]) -> Request:
+        """Return a request to the plain model, with the documents in one order of a vote."""
+        tokens = self.tokens.reordered(order)
+        report = replace(self.report, spans=tuple(tokens.spans))
+        return replace(self, tokens=tokens, method=NoMethod(), report=report)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -51,19 +50,24 @@ def score_continuations(loaded: LoadedModel, request: Request, targets: Sequence
     For a vote, the probability is the mean over the orders, which is the expected share of votes.
     """
     scores = _logprobs(loaded, request, targets)
-    logprobs = [_log_mean(_select_tokens(s, t).double().sum(1)) for s, t in zip(scores, targets, strict=True)]
-    return ContinuationScores(_log_mean(scores[0][:, 0]), [float(logprob) for logprob in logprobs])
+    logprobs = []
+    for of_target, target in zip(scores, targets, strict=True):
+        by_order = _select_tokens(of_target, target).double().sum(1)
+        logprobs.append(float(_log_mean(by_order)))
+    return ContinuationScores(_log_mean(scores[0][:, 0]), logprobs)
 
 
 def _logprobs(loaded: LoadedModel, request: Request, targets: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return log-probabilities ``[orders, len(target), V]`` for each target. Only a vote has several orders."""
     method = NoMethod() if isinstance(request.method, VotingMethod) else request.method
     parts = [_logits(loaded, method, part.tokens, targets) for part in request.candidates()]
-    by_target = [torch.stack(logits) for logits in zip(*(logits for logits, _ in parts), strict=True)]
+    by_part = [logits for logits, _ in parts]
+    by_target = [torch.stack(logits) for logits in zip(*by_part, strict=True)]
     if isinstance(method, JointMethod):
-        likelihoods = [likelihood for _, likelihood in parts if likelihood is not None]
-        fuse = partial(fuse_logits, method, torch.cat(likelihoods) if likelihoods else None)
-        by_target = [fuse(logits, target)[None] for logits, target in zip(by_target, targets, strict=True)]
+        of_suffix = [likelihood for _, likelihood in parts if likelihood is not None]
+        likelihoods = torch.cat(of_suffix) if of_suffix else None
+        pairs = zip(by_target, targets, strict=True)
+        by_target = [fuse_logits(method, likelihoods, logits, target)[None] for logits, target in pairs]
     return [logits.log_softmax(-1) for logits in by_target]
 
 
@@ -83,9 +87,11 @@ def _logits(
     with attached_batch(loaded, method, [tokens], [tokens.spans]) as start:
         likelihood = suffix_likelihoods(model, method, [tokens], start.cache)
         first, filled = prefill(model, tokens.ids, start.cache)
-        last = len(targets) - 1
-        copies = (filled if index == last else copy_cache(model, filled) for index in range(len(targets)))
-        logits = [continue_prefill(model, first, copy, target) for copy, target in zip(copies, targets, strict=True)]
+        logits = []
+        for index, target in enumerate(targets):
+            is_last = index == len(targets) - 1
+            cache = filled if is_last else copy_cache(model, filled)
+            logits.append(continue_prefill(model, first, cache, target))
     return logits, likelihood
 
 
@@ -116,9 +122,11 @@ def continue_prefill(model: PreTrainedModel, first: Tensor, cache: DynamicCache,
 
 def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
     """Return the tokens of a continuation of the text ``before``. Raise ``ArgumentError`` if there are none."""
-    head, whole = encode(before, tokenizer), encode(before + continuation, tokenizer)
-    # as in a generated answer, no token may span the border of the two texts
-    ids = whole[len(head) :] if whole[: len(head)] == head else encode(continuation, tokenizer)
+    head = encode(before, tokenizer)
+    whole = encode(before + continuation, tokenizer)
+    ids = whole[len(head) :]
+    if whole[: len(head)] != head:  # a token spans the border of the two texts, which no generated token does
+        ids = encode(continuation, tokenizer)
     if not ids:
         raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
     return ids

