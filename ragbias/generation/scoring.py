@@ -16,7 +16,7 @@ from ragbias.errors import ArgumentError
 from ragbias.generation.attaching import LoadedModel, attached_batch
 from ragbias.generation.decoding import RequireFinite, suffix_likelihoods
 from ragbias.generation.request import Request
-from ragbias.methods import JointMethod, Method, NoMethod, VotingMethod
+from ragbias.methods import JointMethod, Method
 from ragbias.models.control_tokens import encode
 from ragbias.prompt import TokenisedPrompt
 
@@ -59,10 +59,10 @@ def score_continuations(loaded: LoadedModel, request: Request, targets: Sequence
 
 def _logprobs(loaded: LoadedModel, request: Request, targets: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return log-probabilities ``[orders, len(target), V]`` for each target. Only a vote has several orders."""
-    method = NoMethod() if isinstance(request.method, VotingMethod) else request.method
-    parts = [_logits(loaded, method, part.tokens, targets) for part in request.candidates()]
+    parts = [_logits(loaded, part.method, part.tokens, targets) for part in request.candidates()]
     by_part = [logits for logits, _ in parts]
     by_target = [torch.stack(logits) for logits in zip(*by_part, strict=True)]
+    method = request.method
     if isinstance(method, JointMethod):
         of_suffix = [likelihood for _, likelihood in parts if likelihood is not None]
         likelihoods = torch.cat(of_suffix) if of_suffix else None
