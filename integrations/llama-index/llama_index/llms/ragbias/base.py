@@ -268,7 +268,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         messages = conversation.with_system_prompt(messages, self.system_prompt)
         assert self.messages_to_prompt is not None
         if self._uses_chat_template:
-            return self.lm.chat_text(conversation.join_parts(conversation.to_dicts(messages)))
+            return self.lm.chat_text(conversation.join_lines(conversation.to_dicts(messages)))
         return self.messages_to_prompt(messages)
 
     def _prepare_completion(self, prompt: str, formatted: bool, arguments: Mapping[str, Any]) -> PreparedCall:
@@ -314,7 +314,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         """
         if self._uses_chat_template:
             turns = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
-            chat = render_conversation(self.lm.chat_text, turns, form, call.documents, conversation.join_parts)
+            chat = render_conversation(self.lm.chat_text, turns, form, call.documents, conversation.join_lines)
         else:
             chat = RenderedConversation(self._chat_prompt(messages), blocks=[conversation.last_documents(messages)])
         if call.documents is None:

@@ -59,7 +59,7 @@ def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     return [_turn(message) for message in messages]
 
 
-def join_parts(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def join_lines(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Join the parts of each message with line breaks.
 
     System messages at the beginning become one message, because templates support only one.
