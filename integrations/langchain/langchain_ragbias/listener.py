@@ -86,9 +86,22 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # prompts of running completions
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
-        """Find the running completion request with this prompt. Return its parent run's id, or ``None``."""
+        """Find the latest running completion request with this prompt. Return its parent run's id, or ``None``.
+
+        Runs that send equal prompts at the same time all get the id of the latest run's parent. Equal prompts contain
+        the same documents, so normally each of these runs retrieved the same documents.
+        """
         with self._lock:
-            return next((parent for text, parent in reversed(self._prompts.values()) if text == prompt), None)
+            for text, parent in reversed(self._prompts.values()):
+                if text == prompt:
+                    return parent
+        return None
+
+    def clear(self) -> None:
+        """Forget all runs, retrievals, failures and prompts."""
+        self.runs.clear()
+        with self._lock:
+            self._prompts.clear()
 
     def record_search(self, result: object) -> None:
         """Record the result of a direct search on a vector store. Never raise an error."""
@@ -227,7 +240,6 @@ def install_listener(*, searches: bool = True) -> None:
 def uninstall_listener() -> None:
     """Stop recording, and delete all recorded documents. Later requests need ``documents=``."""
     listener.installed = False
-    listener.runs.clear()
-    listener._prompts.clear()
+    listener.clear()
     _search_watch.uninstall()
     context._configure_hooks[:] = [hook for hook in context._configure_hooks if hook[0] is not _listener]
