@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnablePassthrough
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from langchain_ragbias.batching import PaddedBatch
-from ragbias.errors import PromptTooLongError
+from ragbias.errors import CancelledError, PromptTooLongError
 from support.concurrency import cancel_after_passes
 
 QUESTIONS = [f"Question {number}: what is {'very ' * number}green?" for number in range(8)]
@@ -220,6 +220,16 @@ def test_nobody_waits_for_a_run_without_a_request():
     assert not answered.wait(0.05)
     batch.skip()
     assert future.result(5) == "request"
+
+
+def test_a_cancelled_batch_raises_the_librarys_error():
+    batch = PaddedBatch(2, lambda requests, settings, cancelled: requests)
+    waiting = batch.submit("request", {})
+    batch.cancel()
+    with pytest.raises(CancelledError, match="the batch of this request was cancelled"):
+        waiting.result(5)
+    with pytest.raises(CancelledError, match="the batch of this request was cancelled"):
+        batch.submit("late request", {})
 
 
 def test_requests_of_a_batch_keep_their_settings():

@@ -11,7 +11,7 @@ import _thread
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -23,8 +23,10 @@ from typing import Any, TypeVar
 
 from ragbias import Generation
 from ragbias.call_site import remember_call_site
+from ragbias.errors import CancelledError
 from ragbias.generation import GenerationSettings, Request
 
+CANCELLED = "the batch of this request was cancelled"
 SECONDS_TO_END = 2.0  # maximum time to wait until cancelled runs end
 T = TypeVar("T")
 Answerer = Callable[[Sequence[Request], GenerationSettings, threading.Event], Sequence[Generation]]
@@ -47,7 +49,7 @@ class PaddedBatch:
         future: Future[Generation] = Future()
         with self._lock:
             if self.cancelled.is_set():
-                raise CancelledError
+                raise CancelledError(CANCELLED)
             self._waiting.append((request, settings, future))
         self.skip()
         return future
@@ -64,7 +66,7 @@ class PaddedBatch:
         """Stop the computation at the next token, and cancel all waiting runs."""
         self.cancelled.set()
         for *_, future in self._take_waiting():
-            _set_outcome(future, CancelledError())
+            _set_outcome(future, CancelledError(CANCELLED))
 
     def _run(self) -> None:
         waiting = list(self._waiting)
@@ -74,7 +76,7 @@ class PaddedBatch:
             for settings, group in groupby(waiting, key=itemgetter(1)):
                 outcomes += self._answer_group([request for request, *_ in group], settings)
             if self.cancelled.is_set():
-                raise CancelledError
+                raise CancelledError(CANCELLED)
         except BaseException as error:
             outcomes = [error] * len(waiting)
         taken = self._take_waiting()  # empty if the batch was cancelled
