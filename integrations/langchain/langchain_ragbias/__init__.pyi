@@ -1,3 +1,4 @@
+from .arguments import CallArguments as CallArguments
 from .base import MissingDocumentsWarning as MissingDocumentsWarning
 from .base import RagBiasOptions as RagBiasOptions
 from .chat_models import ChatRagBias as ChatRagBias

@@ -1,3 +1,5 @@
+from .arguments import ChatArguments as ChatArguments
+from .arguments import CompletionArguments as CompletionArguments
 from .arguments import MissingDocumentsWarning as MissingDocumentsWarning
 from .arguments import RagBiasLLMOptions as RagBiasLLMOptions
 from .base import RagBiasLLM as RagBiasLLM
