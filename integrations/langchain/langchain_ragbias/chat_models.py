@@ -266,7 +266,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         cancelled: threading.Event | None = None,
     ) -> tuple[PreparedCall, Generation]:
         prepared = self._prepare(messages, stop, parent, arguments)
-        if (slot := current_slot.get()) and (batch := slot.take(self)):
+        slot = current_slot.get()
+        batch = slot.take(self) if slot else None
+        if batch:
             return prepared, batch.submit(prepared.request, prepared.settings).result()
         return prepared, prepared.run(cancelled)
 
