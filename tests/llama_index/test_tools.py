@@ -1,6 +1,7 @@
 """Tools through the chat template: prompts and parsed calls."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -237,6 +238,21 @@ def test_required_call_is_begun_in_the_prompt(scripted):
     ends = [prompt.rpartition("<|assistant|>\n")[2] for prompt in llm.lm.prompts]
     assert ends == [named, unnamed, named, named]
     assert not responses[0].message.content
+
+
+async def test_a_required_call_that_cannot_be_forced_is_warned_about(scripted):
+    llm = scripted(*["Fine."] * 5, chat_template=TOOL_TEMPLATE.replace("tool_call>", "function>"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            llm.chat_with_tools([ADD], "What is 2 + 3?", tool_required=True)
+        await llm.achat_with_tools([ADD], "What is 2 + 3?", tool_required=True)
+        llm.chat_with_tools([ADD], "What is 2 + 3?")
+        llm.chat([ChatMessage(content="Hello")], tool_required=True)
+    messages = [str(each.message) for each in caught if each.filename == __file__ and "tool call" in str(each.message)]
+    assert len(messages) == 2
+    assert re.match(r"a tool call is required, but cannot be forced, .* unknown format; .*Mode\.LLM", messages[0])
+    assert all(prompt.endswith("<|assistant|>\n") for prompt in llm.lm.prompts)
 
 
 def test_markers_of_calls_stay_in_the_text(scripted):

@@ -39,6 +39,7 @@ from typing_extensions import Unpack
 
 from ragbias import Generation
 from ragbias.boundaries import current_documents
+from ragbias.call_site import WarnedLines
 from ragbias.checks import check_text
 from ragbias.errors import ArgumentError, UnsupportedToolsError
 from ragbias.frameworks import (
@@ -105,6 +106,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
     )
     complete_sources: ClassVar[frozenset[str]] = frozenset({"run"})  # the prompt of a synthesis contains all its nodes
     _template_supports_tools: bool = PrivateAttr(default=False)
+    _unforced_calls: WarnedLines = PrivateAttr(default_factory=WarnedLines)
 
     @model_validator(mode="before")
     @classmethod
@@ -291,19 +293,37 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
     def _prepare_chat(self, messages: Sequence[ChatMessage], arguments: Mapping[str, Any]) -> PreparedCall:
         arguments = dict(arguments)
         tools = arguments.pop("tools", None) or ()
-        parallel, required = arguments.pop("parallel_tool_calls", True), arguments.pop("tool_required", False)
+        parallel = arguments.pop("parallel_tool_calls", True)
+        required = arguments.pop("tool_required", False)
         if tools and not (self._template_supports_tools and self._uses_chat_template):
             raise ArgumentError(
                 f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
                 "tools, do not set messages_to_prompt, or use a ReActAgent, which needs no template"
             )
-        try:
-            form = answer_format(self.lm, tools, "required" if tools and required else None)
-        except UnsupportedToolsError:  # the call cannot be forced, but the model may write it
-            form = answer_format(self.lm, tools)
+        form = self._tool_format(tools, required)
         has_blocks = bool(conversation.last_documents(messages))
         call = self.merge_arguments(self._convert_arguments(arguments, has_blocks), self.lm.name)
         return self._prepare_messages(messages, call, replace(form, parallel=parallel))
+
+    def _tool_format(self, tools: Sequence[dict[str, Any]], required: bool) -> AnswerFormat:
+        """Return the format of an answer with tools.
+
+        If a call is required but cannot be forced, warn instead of raising an error, because LlamaIndex requires a call
+        for every structured output, and the model may write one.
+        """
+        if not (tools and required):
+            return answer_format(self.lm, tools)
+        try:
+            return answer_format(self.lm, tools, "required")
+        except UnsupportedToolsError:
+            form = answer_format(self.lm, tools)
+            self._unforced_calls.warn(
+                f"a tool call is required, but cannot be forced, because the chat template of {self.model_name!r} "
+                "writes tool calls in an unknown format; the answer may have no call. Use another model, or for "
+                "structured output pydantic_program_mode=PydanticProgramMode.LLM",
+                UserWarning,
+            )
+            return form
 
     def _prepare_messages(
         self, messages: Sequence[ChatMessage], call: MergedArguments, form: AnswerFormat
