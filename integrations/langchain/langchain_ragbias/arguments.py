@@ -140,7 +140,9 @@ def convert_stock_arguments(
     kwargs = dict(model_kwargs or {})
     given: dict[str, Any] = {"model_kwargs": kwargs, "backend": "auto" if backend in STOCK_BACKENDS else backend}
     given |= {"device": device, "device_map": device_map}
-    if shared := {name: kwargs[name] for name in FOR_TOKENIZERS if name in kwargs}:
-        check_dict("tokenizer_kwargs", given_kwargs := kwargs.pop("tokenizer_kwargs", None))
-        given["tokenizer_kwargs"] = {**shared, **(given_kwargs or {})}
+    shared = {name: kwargs[name] for name in FOR_TOKENIZERS if name in kwargs}
+    if shared:
+        tokenizer_kwargs = kwargs.pop("tokenizer_kwargs", None)
+        check_dict("tokenizer_kwargs", tokenizer_kwargs)
+        given["tokenizer_kwargs"] = {**shared, **(tokenizer_kwargs or {})}
     return given

@@ -80,7 +80,8 @@ class RagBiasModel(FrameworkModel):
             ArgumentError: the user passed ``lm`` as an object, but the fields name another model.
         """
         if lm in arguments.loading_arguments:
-            loaded = dict(zip(("model_id", "model_kwargs"), arguments.loading_arguments[lm], strict=True))
+            model_id, model_kwargs = arguments.loading_arguments[lm]
+            loaded = {"model_id": model_id, "model_kwargs": model_kwargs}
             return any(getattr(self, name) != loaded[name] for name in loaded.keys() & self.model_fields_set)
         if "model_id" in self.model_fields_set and lm.name and self.model_id != lm.name:
             raise ArgumentError(f"model_id={self.model_id!r}, but lm is {lm.name!r}; give one of them")
@@ -159,11 +160,13 @@ class RagBiasModel(FrameworkModel):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         """The settings and documents that determine an answer, as the key of LangChain's cache."""
-        documents = current_documents()
         model = getattr(self.lm, "model", None)
-        return {
+        unique_name = None
+        if model is not None and not self.lm.name:
+            unique_name = arguments.unique_name(model)
+        params = {
             "model_id": self.model_id,
-            "model": None if self.lm.name or model is None else arguments.unique_name(model),
+            "model": unique_name,
             "base_url": getattr(self.lm, "base_url", None),
             "method": self.method if isinstance(self.method, str) else repr(self.method),
             **self._call_defaults(),
@@ -172,8 +175,11 @@ class RagBiasModel(FrameworkModel):
             "segmenter": repr(self.segmenter),
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
             "on_missing": self.on_missing,  # with "raise", an answer cached with "warn" must not be used
-            **({} if documents is None else {"documents": hashlib.sha256(repr(documents).encode()).hexdigest()}),
         }
+        documents = current_documents()
+        if documents is not None:
+            params["documents"] = hashlib.sha256(repr(documents).encode()).hexdigest()
+        return params
 
     def _get_ls_params(self, stop: Stop = None, **kwargs: Any) -> LangSmithParams:
         params: LangSmithParams = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]  # of LangChain's class

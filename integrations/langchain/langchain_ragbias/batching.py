@@ -17,9 +17,9 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ragbias import Generation
 from ragbias.call_site import remember_call_site
@@ -35,13 +35,23 @@ Ended = SimpleQueue[BaseException | None]
 """A queue that receives one item when a batch ends: the error that ended it, or ``None``."""
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """A submitted request, and the future on which its run waits."""
+
+    request: Request
+    settings: GenerationSettings
+    future: Future[Generation]
+
+
 class PaddedBatch:
     """Collect one request from each run, and answer all requests as one batch."""
 
     def __init__(self, runs: int, answer: Answerer) -> None:
         self.cancelled = threading.Event()
-        self._n_outstanding, self._answer = runs, answer
-        self._waiting: list[tuple[Request, GenerationSettings, Future[Generation]]] = []
+        self._n_outstanding = runs
+        self._answer = answer
+        self._waiting: list[_Waiting] = []
         self._lock = threading.Lock()
 
     def submit(self, request: Request, settings: GenerationSettings) -> Future[Generation]:
@@ -50,7 +60,7 @@ class PaddedBatch:
         with self._lock:
             if self.cancelled.is_set():
                 raise CancelledError(CANCELLED)
-            self._waiting.append((request, settings, future))
+            self._waiting.append(_Waiting(request, settings, future))
         self.skip()
         return future
 
@@ -65,23 +75,28 @@ class PaddedBatch:
     def cancel(self) -> None:
         """Stop the computation at the next token, and cancel all waiting runs."""
         self.cancelled.set()
-        for *_, future in self._take_waiting():
-            _set_outcome(future, CancelledError(CANCELLED))
+        for waiting in self._take_waiting():
+            waiting.future.set_exception(CancelledError(CANCELLED))
 
     def _run(self) -> None:
         waiting = list(self._waiting)
         outcomes: list[Generation | BaseException] = []
         try:
             # a callback may have called the model with other settings before its run did
-            for settings, group in groupby(waiting, key=itemgetter(1)):
-                outcomes += self._answer_group([request for request, *_ in group], settings)
+            for settings, group in groupby(waiting, key=attrgetter("settings")):
+                outcomes += self._answer_group([each.request for each in group], settings)
             if self.cancelled.is_set():
                 raise CancelledError(CANCELLED)
         except BaseException as error:
             outcomes = [error] * len(waiting)
-        taken = self._take_waiting()  # empty if the batch was cancelled
-        for (*_, future), outcome in zip(taken, outcomes, strict=bool(taken)):
-            _set_outcome(future, outcome)
+        taken = self._take_waiting()
+        if not taken:  # the batch was cancelled
+            return
+        for each, outcome in zip(taken, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                each.future.set_exception(outcome)
+            else:
+                each.future.set_result(outcome)
 
     def _answer_group(self, requests: list[Request], settings: GenerationSettings) -> list[Generation | BaseException]:
         """Answer requests together. If this fails, answer each alone, so that only the failing requests get errors."""
@@ -92,19 +107,11 @@ class PaddedBatch:
                 return [error] * len(requests)
         return [outcome for request in requests for outcome in self._answer_group([request], settings)]
 
-    def _take_waiting(self) -> list[tuple[Request, GenerationSettings, Future[Generation]]]:
+    def _take_waiting(self) -> list[_Waiting]:
         """Remove and return the waiting requests. The caller must set their results."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         return waiting
-
-
-def _set_outcome(future: Future[Any], outcome: object) -> None:
-    if future.set_running_or_notify_cancel():  # false if an async run was cancelled
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
 
 
 @dataclass

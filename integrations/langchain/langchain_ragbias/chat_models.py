@@ -76,7 +76,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         """Take the model and settings from ``llm``, as ``ChatHuggingFace(llm=...)`` does."""
         if not isinstance(values, dict) or "llm" not in values:
             return values
-        llm, values = values["llm"], {name: value for name, value in values.items() if name != "llm"}
+        values = dict(values)
+        llm = values.pop("llm")
         if not isinstance(llm, RagBiasPipeline):
             raise WrongTypeError(f"llm={type(llm).__name__}; expected a RagBiasPipeline, or give model_id")
         shared = {name: getattr(llm, name) for name in RagBiasModel.model_fields if name in llm.model_fields_set}
@@ -152,7 +153,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         server has the template.
         """
         try:
-            text = self.lm.chat_text(join_parts(template_messages(messages)), tool_schemas(tools)) if messages else ""
+            text = ""
+            if messages:
+                text = self.lm.chat_text(join_parts(template_messages(messages)), tool_schemas(tools))
             return len(self.get_token_ids(text))
         except (ArgumentError, ChatTemplateError):
             return super().get_num_tokens_from_messages(messages)
@@ -163,11 +166,14 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         """Return the runs and the batch size. A run is a function that invokes the model with one input."""
         configs = get_config_list(config, len(inputs))
         runs: list[Callable[[], T]] = [partial(invoke, *pair) for pair in zip(inputs, configs, strict=True)]
-        return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
+        limit = configs[0].get("max_concurrency") or self.batch_size
+        return runs, max(1, min(self.batch_size, limit))
 
     def _finish_batch(self, results: list[AIMessage | BaseException], return_exceptions: bool) -> list[AIMessage]:
         self._record_report(results[-1])
-        return cast(list[AIMessage], results) if return_exceptions else raise_first_error(results)
+        if return_exceptions:
+            return cast(list[AIMessage], results)
+        return raise_first_error(results)
 
     def _merge_results(self, outcomes: Sequence[LLMResult | BaseException]) -> LLMResult:
         results = raise_first_error(outcomes)
@@ -277,8 +283,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ) -> PreparedCall:
         given = {name: value for name, value in arguments.items() if name not in FORMAT}
         call = self.merge_arguments(self._convert_arguments(given, stop), self.model_id, self.batch_size)
-        tools, choice, requested_format = map(arguments.get, FORMAT)
-        form = answer_format(self.lm, tool_schemas(tools), choice, requested_format)
+        tools = tool_schemas(arguments.get("tools"))
+        form = answer_format(self.lm, tools, arguments.get("tool_choice"), arguments.get("response_format"))
         chat = render_conversation(self.lm.chat_text, template_messages(messages), form, call.documents)
         artifacts = [*chat.blocks, *artifact_texts(messages)]
         located = listener.runs.locate(parent, chat.prompt, call.documents, self.segmenter, artifacts, chat.boundaries)

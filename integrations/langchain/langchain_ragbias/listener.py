@@ -186,22 +186,26 @@ def document_lists(value: object) -> Iterator[list[Document]]:
             waiting.append((value.artifact, depth))
         elif depth > 0 and isinstance(value, dict):
             waiting.extend(_children(value.values(), depth))
-        elif depth > 0 and isinstance(value, (list, tuple)) and not all(isinstance(e, LEAVES) for e in value[:SAMPLE]):
+        elif depth > 0 and isinstance(value, (list, tuple)):
+            if all(isinstance(item, LEAVES) for item in value[:SAMPLE]):
+                continue
             if any(_as_document(item) for item in value[:MAX_VISITED]):
-                yield [document for item in value if (document := _as_document(item))]
+                yield [document for document in map(_as_document, value) if document]
             waiting.extend(_children(value, depth))
 
 
 def _as_document(item: object) -> Document | None:
     """Return the document if the item is a document or a ``(document, score)`` pair, else ``None``."""
-    if isinstance(item, tuple) and item and not any(isinstance(each, Document) for each in item[1:SAMPLE]):
-        item = item[0]
+    if isinstance(item, tuple) and item:
+        has_others = any(isinstance(each, Document) for each in item[1:SAMPLE])
+        item = None if has_others else item[0]
     return item if isinstance(item, Document) else None
 
 
 def _children(values: Iterable[object], depth: int) -> Iterator[tuple[object, int]]:
-    first = islice(values, MAX_VISITED)
-    return ((item, depth - 1) for item in first if not isinstance(item, LEAVES) and not _as_document(item))
+    for item in islice(values, MAX_VISITED):
+        if not isinstance(item, LEAVES) and not _as_document(item):
+            yield item, depth - 1
 
 
 def artifact_texts(messages: Sequence[BaseMessage]) -> list[list[str]]:

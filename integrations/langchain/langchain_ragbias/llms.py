@@ -54,8 +54,9 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
+        params = super()._identifying_params
         call = _arguments.get()
-        return {**super()._identifying_params, **({"call": call} if call else {})}
+        return {**params, "call": call} if call else params
 
     def generate(
         self, prompts: list[str], stop: Stop = None, callbacks: PromptCallbacks = None, **kwargs: Any
@@ -123,8 +124,10 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
         cancelled: threading.Event | None = None,
     ) -> tuple[list[PreparedCall], list[Generation]]:
         prepared = self._prepare_all(prompts, stop, parent, arguments)
+        if not prepared:
+            return [], []
         requests = [call.request for call in prepared]
-        return prepared, self.lm.answer(requests, prepared[0].settings, cancelled) if prepared else []
+        return prepared, self.lm.answer(requests, prepared[0].settings, cancelled)
 
     def _to_result(self, prepared: list[PreparedCall], answers: list[Generation]) -> LLMResult:
         texts = [

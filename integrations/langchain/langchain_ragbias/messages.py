@@ -49,7 +49,8 @@ def _template_message(message: BaseMessage) -> dict[str, Any]:
     if isinstance(message, ToolMessage):
         return template_message(role, content, call_id=message.tool_call_id, name=message.name)
     calls = message.tool_calls if isinstance(message, AIMessage) else ()
-    return template_message(role, content, [template_call(call["name"], call["args"], call["id"]) for call in calls])
+    converted = [template_call(call["name"], call["args"], call["id"]) for call in calls]
+    return template_message(role, content, converted)
 
 
 def _role(message: BaseMessage) -> str:
@@ -71,7 +72,9 @@ def _content(message: BaseMessage) -> str | list[str | ChatDocument]:
             f"a {message.type} message has an empty list as content; give a string, or at least one part"
         )
     parts = [_part(block, message) for block in message.content]
-    return parts if any(isinstance(part, ChatDocument) for part in parts) else "".join(map(str, parts))
+    if any(isinstance(part, ChatDocument) for part in parts):
+        return parts
+    return "".join(map(str, parts))
 
 
 def _part(block: str | dict[Any, Any], message: BaseMessage) -> str | ChatDocument:

@@ -74,7 +74,12 @@ def _input_function(prompt: Any) -> Callable[[list[Document]], Any]:
             names = ", ".join(prompt.input_variables)
             raise ArgumentError(f"the template has the variables {names}; expected {CONTEXT}, or pass a function")
         others = {name: "?" for name in prompt.input_variables if name != CONTEXT}
-        return lambda some: prompt.invoke({CONTEXT: "\n\n".join(each.page_content for each in some), **others})
+
+        def fill(documents: list[Document]) -> Any:
+            context = "\n\n".join(document.page_content for document in documents)
+            return prompt.invoke({CONTEXT: context, **others})
+
+        return fill
     if isinstance(prompt, Runnable):
         return prompt.invoke
     if callable(prompt):
