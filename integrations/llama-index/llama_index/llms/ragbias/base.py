@@ -288,7 +288,9 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         inside ``with ragbias.documents(...)``.
         """
         converted = convert_arguments(arguments)
-        return {"documents": None, **converted} if has_blocks or current_documents() is not None else converted
+        if has_blocks or current_documents() is not None:
+            return {"documents": None, **converted}
+        return converted
 
     def _prepare_chat(self, messages: Sequence[ChatMessage], arguments: Mapping[str, Any]) -> PreparedCall:
         arguments = dict(arguments)
@@ -337,8 +339,8 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
             chat = render_conversation(self.lm.chat_text, turns, form, call.documents, conversation.join_lines)
         else:
             chat = RenderedConversation(self._chat_prompt(messages), blocks=[conversation.last_documents(messages)])
-        if call.documents is None:
-            call = replace(call, documents=tuple(*chat.blocks[:1]) or None)
+        if call.documents is None and chat.blocks and chat.blocks[0]:
+            call = replace(call, documents=tuple(chat.blocks[0]))
         located = listener.locate_documents(chat.prompt, call.documents, self.segmenter, chat.boundaries)
         return self.prepare_call(chat.prompt, call, located, form, chat.turns)
 

@@ -127,7 +127,8 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
     ) -> EvaluationResult:
         digests = [hashlib.sha256(answer.encode()).digest() for answer in answers]
         first_is_a = (digests[0] < digests[1]) != exchange
-        labelled = zip("AB" if first_is_a else "BA", answers, strict=True)
+        labels = "AB" if first_is_a else "BA"
+        labelled = zip(labels, answers, strict=True)
         documents = [self._answer_template.format(label=label, answer=answer) for label, answer in labelled]
         text = await self._prompt_judge(documents, query=query, reference=reference or "")
         passing, score, feedback = self._parser_function(text)
@@ -135,8 +136,9 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
             return EvaluationResult(
                 query=query, invalid_result=True, invalid_reason="Output cannot be parsed", feedback=text
             )
-        if not first_is_a:
-            passing, score = None if passing is None else not passing, None if score is None else 1 - score
+        if not first_is_a:  # the parser's result is about A
+            passing = None if passing is None else not passing
+            score = None if score is None else 1 - score
         return EvaluationResult(
             query=query,
             response=text,
@@ -147,15 +149,18 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         )
 
     async def _prompt_judge(self, documents: list[str], **values: str) -> str:
-        llm, template = self._judge, self._eval_template
+        llm = self._judge
+        template = self._eval_template
         values |= {"answer_1": documents[0], "answer_2": documents[1]}
         call = {"documents": documents, **self._settings}
         if llm.metadata.is_chat_model:
             reply = await llm.achat(template.format_messages(llm=llm, **values), **call)
-            text, report = reply.message.content or "", reply.additional_kwargs["ragbias"]
+            text = reply.message.content or ""
+            report = reply.additional_kwargs["ragbias"]
         else:
             completion = await llm.acomplete(template.format(llm=llm, **values), **call)
-            text, report = completion.text, completion.additional_kwargs["ragbias"]
+            text = completion.text
+            report = completion.additional_kwargs["ragbias"]
         if report["method_ran"] != report["method_requested"]:
             raise RagBiasError(
                 f"{report['method_requested']} did not run on the two answers ({report['reason']}), so the verdict "

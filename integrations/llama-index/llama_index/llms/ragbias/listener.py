@@ -94,21 +94,15 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         self, id_: str, bound_args: Any = None, instance: Any = None, result: Any = None, **_kwargs: Any
     ) -> None:
         """Close the span's synthesis, record the nodes that the span returned, and end its run."""
-        closed, stream = _close_synthesis(id_), getattr(result, "response_gen", None)
+        closed = _close_synthesis(id_)
+        stream = getattr(result, "response_gen", None)
         if closed is not None and isinstance(stream, (GeneratorType, AsyncGeneratorType)):
             with self._state_lock:
                 self._streams[stream] = replace(closed, outer=None)
         if isinstance(result, list) and result and isinstance(result[0], NodeWithScore):
             self.record(id_, result)
         if isinstance(instance, NodeParser):
-            recent = runs.retrievals.registry()
-            for document in bound_args.arguments["nodes"]:
-                content = document.get_content(MetadataMode.NONE)
-                texts = _split_joined(content, recent)
-                if sum(map(len, texts)) > len(content) / 2:  # a file may contain a few retrieved texts by chance
-                    self._texts_by_document[document.node_id] = texts
-                if len(self._texts_by_document) > MAX_JOINED:
-                    self._texts_by_document.popitem(last=False)
+            self._remember_joined_texts(bound_args.arguments["nodes"])
         _end_run(id_)
 
     def span_drop(self, id_: str, *_args: Any, **_kwargs: Any) -> None:
@@ -116,15 +110,29 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         _close_synthesis(id_)
         _end_run(id_)
 
+    def _remember_joined_texts(self, documents: Sequence[BaseNode]) -> None:
+        """Remember which retrieved texts each document joins, because a node parser cuts the document into nodes."""
+        recent = runs.retrievals.registry()
+        for document in documents:
+            content = document.get_content(MetadataMode.NONE)
+            texts = _split_joined(content, recent)
+            if sum(map(len, texts)) > len(content) / 2:  # a file may contain a few retrieved texts by chance
+                self._texts_by_document[document.node_id] = texts
+            if len(self._texts_by_document) > MAX_JOINED:
+                self._texts_by_document.popitem(last=False)
+
     def _streaming_synthesis(self) -> Synthesis | None:
         """Return the synthesis whose stream is being read in the current call stack, or None."""
         with self._state_lock:
             read = [(_frame_of(stream), synthesis) for stream, synthesis in self._streams.items()]
-        frame = sys._getframe() if read else None
-        while frame := frame and frame.f_back:
+        if not read:
+            return None
+        frame = sys._getframe().f_back
+        while frame:
             for stream_frame, synthesis in read:
                 if stream_frame is frame:
                     return synthesis
+            frame = frame.f_back
         return None
 
     def record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -142,7 +150,8 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         for index, scored in enumerate(nodes):
             try:
                 node = scored.node if isinstance(scored, NodeWithScore) else scored
-                if node.source_node and (joined := self._texts_by_document.get(node.source_node.node_id)):
+                joined = self._texts_by_document.get(node.source_node.node_id) if node.source_node else None
+                if joined:
                     texts += [text for text in joined if text not in texts]
                     continue
                 texts.append(node.get_content(MetadataMode.LLM))
@@ -245,21 +254,28 @@ def locate_documents(
     ``boundaries`` are known if the chat template rendered the documents. Prompts of metadata extractors are not checked
     for missing documents, because each contains only one node by design.
     """
-    boundaries = boundaries or _locate(prompt, current_documents() if documents is None else documents, segmenter)
+    if documents is None:
+        documents = current_documents()
+    boundaries = boundaries or _locate(prompt, documents, segmenter)
     warn_at_end = runs.get(_run.get()).warn_at_end
     return LocatedDocuments(boundaries, warn_at_end, must_be_complete=_extraction.get() is None)
 
 
 def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter | None) -> Boundaries:
-    synthesis, recent = current_synthesis(), runs.retrievals.registry()
-    texts, failures = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
-    run = (_split_joined(texts[0], recent) if len(texts) == 1 else ()) or texts
-    found = locate(prompt, documents=documents, run=[run], registry=recent, segmenter=segmenter)
+    synthesis = current_synthesis()
+    recent = runs.retrievals.registry()
+    texts: Sequence[str] = synthesis.texts if synthesis else ()
+    failures = synthesis.failures if synthesis else ()
+    if len(texts) == 1:
+        texts = _split_joined(texts[0], recent) or texts
+    found = locate(prompt, documents=documents, run=[texts], registry=recent, segmenter=segmenter)
     if synthesis and synthesis.one_by_one and found.source == "run" and found.n_found == 1:
         found = replace(found, n_expected=1, n_absent=0, reason="")
-    n_unread = len(failures) if documents is None and found.source in ("run", "none") else 0
-    if found.source == "none":
-        failures = failures or (runs.retrievals.failure(),)
+    n_unread = 0
+    if documents is None and found.source in ("run", "none"):
+        n_unread = len(failures)
+    if found.source == "none" and not failures:
+        failures = (runs.retrievals.failure(),)
     reason = "; ".join(filter(None, (found.reason, *failures)))
     return replace(found, n_expected=found.n_expected + n_unread, reason=reason)
 

@@ -121,8 +121,11 @@ def offer_tools(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) 
     """Return the tools for the prompt, and whether a call is required. If ``choice`` names a tool, return no others."""
     specs = [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools]
     chosen = parse_tool_choice(choice, specs)
-    shown = [spec for spec in specs if chosen.offered and chosen.name in (None, spec["function"]["name"])]
-    return shown, chosen.required
+    if not chosen.offered:
+        return [], chosen.required
+    if chosen.name is not None:
+        specs = [spec for spec in specs if spec["function"]["name"] == chosen.name]
+    return specs, chosen.required
 
 
 def call_to_dict(block: ToolCallBlock) -> dict[str, Any]:
@@ -179,7 +182,8 @@ class Reply:
         )
         errors = tuple(f"{call.name or 'a call'}: {call.error}" for call in malformed)
         details = {"usage": generation.usage.as_dict(), **prepared.finish(generation)}
-        return cls(text, None if shown is None else text[len(shown) :], details, calls, errors)
+        delta = None if shown is None else text[len(shown) :]
+        return cls(text, delta, details, calls, errors)
 
     @classmethod
     def of_part(cls, prepared: PreparedCall, part: StreamedPart) -> Reply:
@@ -211,8 +215,11 @@ class Reply:
     def _fields(self) -> dict[str, Any]:
         if self.details is None:
             return {"additional_kwargs": {}, "raw": None}
-        names, tokens = ("token", "logprob", "bytes"), None
+        tokens = None
         if logprobs := self.details.get("logprobs"):
-            tokens = [[LogProb(**{name: token[name] for name in names})] for token in logprobs["content"]]
+            tokens = [
+                [LogProb(token=each["token"], logprob=each["logprob"], bytes=each["bytes"])]
+                for each in logprobs["content"]
+            ]
         usage = {**self.details["usage"], "ragbias": self.details["ragbias"]}
         return {"additional_kwargs": usage, "raw": self.details, "logprobs": tokens}
