@@ -112,7 +112,8 @@ class RagBiasConnector(KVConnectorBase_V1):
         self._counts = Counts()
         self._folder = DocumentCache(memory=None, folder=settings["folder"])  # shared by both processes
         if role == KVConnectorRole.SCHEDULER:
-            self._identity = (portable_identity if settings.get("portable") else engine_identity)(vllm_config)
+            compute_identity = portable_identity if settings.get("portable") else engine_identity
+            self._identity = compute_identity(vllm_config)
             self._adapters: set[int] = set()
             self._max_adapters = spare_slots(vllm_config)
             self._tracked: dict[str, TrackedRequest] = {}
@@ -145,7 +146,8 @@ class RagBiasConnector(KVConnectorBase_V1):
             logger.warning("ragbias refuses request %s: %.200s", request.request_id, error)
             self._tracked[request.request_id] = TrackedRequest(request, Plan(False, "", (), ""), [], error)
             if len(tokens) == 1:  # a load must leave one token to compute
-                request.prompt_token_ids, request.num_prompt_tokens = tokens * 2, 2
+                request.prompt_token_ids = tokens * 2
+                request.num_prompt_tokens = 2
                 request._all_token_ids.append(tokens[0])
             request.skip_reading_prefix_cache = True  # leaves a token for the load that fails
             request.cache_salt = request.request_id  # other requests must not share the blocks that fail
@@ -153,8 +155,10 @@ class RagBiasConnector(KVConnectorBase_V1):
             request.update_block_hashes()
             return
         parts = parts_of(self._identity, plan, tokens)
-        stored = takewhile(lambda part: part.key in self._folder, parts)
-        load_end = max((part.end for part in stored), default=0) if plan.store else plan.end
+        load_end = plan.end
+        if plan.store:
+            stored = takewhile(lambda part: part.key in self._folder, parts)
+            load_end = max((part.end for part in stored), default=0)
         self._tracked[request.request_id] = TrackedRequest(request, plan, parts, load_end=load_end, loaded=plan.end)
 
     def _check(self, request: Request, plan: Plan) -> None:
@@ -185,12 +189,14 @@ class RagBiasConnector(KVConnectorBase_V1):
         return max(tracked.load_end - num_computed_tokens, 0), False
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
-        tracked, ids = self._tracked.get(request.request_id), blocks.get_block_ids()[0]
-        if tracked is not None:
-            tracked.reused += num_external_tokens
-            tracked.loaded = min(tracked.loaded, tracked.reused)
-        if tracked is None or num_external_tokens == 0:
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
             return
+        tracked.reused += num_external_tokens
+        tracked.loaded = min(tracked.loaded, tracked.reused)
+        if num_external_tokens == 0:
+            return
+        ids = blocks.get_block_ids()[0]
         if tracked.refusal:
             failing = [Part("", 0, 1, 0)]
             self._loads.append(Load(request.request_id, failing, 0, ids, tracked.refusal.reason))
@@ -203,7 +209,9 @@ class RagBiasConnector(KVConnectorBase_V1):
         step, self._loads = Step(self._loads), []
         for request, count in scheduler_output.num_scheduled_tokens.items():
             tracked = self._tracked.get(request)
-            if tracked is None or tracked.refusal or tracked.load_end == tracked.plan.end or tracked.saved:
+            if tracked is None or tracked.refusal or tracked.saved:
+                continue
+            if tracked.load_end == tracked.plan.end:  # nothing to store
                 continue
             if tracked.request.num_computed_tokens + count >= tracked.plan.end:
                 (blocks,) = scheduler_output.kv_connector_block_state.resolve_block_ids(request)
@@ -248,7 +256,8 @@ class RagBiasConnector(KVConnectorBase_V1):
     def _load(self, load: Load) -> None:
         """Write entries into a request's blocks. If an entry is missing, report the blocks as failed."""
         size = self._layers[0].block_size
-        blocks = load.blocks[load.first // size : -(-load.parts[-1].end // size)]
+        end = load.parts[-1].end
+        blocks = load.blocks[load.first // size : -(-end // size)]
         try:
             if load.refusal:
                 raise RefusedError(load.refusal, "the scheduler refused it")
@@ -258,7 +267,8 @@ class RagBiasConnector(KVConnectorBase_V1):
             self._counts.add(**{REFUSAL + error.reason: 1})
             logger.warning("ragbias fails request %s: %s", load.request, error)
             return
-        skipped, index = load.first - load.parts[0].begin, torch.arange(load.first, load.parts[-1].end)
+        skipped = load.first - load.parts[0].begin  # tokens of the first part
+        index = torch.arange(load.first, end)
         slots = torch.tensor(load.blocks)[index // size] * size + index % size
         offsets = [torch.arange(part.end - part.begin) + part.start for part in load.parts]
         positions = torch.cat(offsets)[skipped:]
@@ -267,8 +277,8 @@ class RagBiasConnector(KVConnectorBase_V1):
             values = torch.cat([entry.values[number] for entry in entries], 1)[:, skipped:]
             layer.write(encoding(keys, positions.to(keys.device)), values, slots)
         self._failed_before.difference_update(blocks)
-        counted = {"loaded_entries": len(entries), "loaded_tokens": len(slots)}
-        self._counts.add(**counted, loaded_bytes=sum(entry.nbytes for entry in entries))
+        n_bytes = sum(entry.nbytes for entry in entries)
+        self._counts.add(loaded_entries=len(entries), loaded_tokens=len(slots), loaded_bytes=n_bytes)
 
     def _read_entries(self, parts: list[Part]) -> list[States]:
         """Return the entries of all parts. Raise ``RefusedError`` if one is missing or damaged."""
@@ -288,22 +298,26 @@ class RagBiasConnector(KVConnectorBase_V1):
         # with asynchronous scheduling, this step may share blocks whose load failed in the previous step
         failed, self._failed_before = self._failed | self._failed_before, set(self._failed)
         for save in step.saves:
-            if failed.isdisjoint(save.blocks[: -(-save.reused // self._layers[0].block_size)]):
+            reused_blocks = save.blocks[: -(-save.reused // self._layers[0].block_size)]
+            if failed.isdisjoint(reused_blocks):
                 self._save(save)
 
     def _save(self, save: Save) -> None:
         if self._layout is None:
             self._layout = self._layers[0].layout()
         for part in save.parts:
-            if part.key not in self._folder:
-                positions, keys, values = torch.arange(part.begin, part.end), [], []
-                for layer, encoding in zip(self._layers, self._encodings, strict=True):
-                    encoded, value = layer.read(torch.tensor(save.blocks), part.begin, part.end, self._layout)
-                    keys.append(encoding.remove(encoded, positions))
-                    values.append(value.contiguous())
-                states = States(tuple(keys), tuple(values))
-                self._cache.put(part.key, states)
-                self._counts.add(stored_entries=1, stored_bytes=states.nbytes)
+            if part.key in self._folder:
+                continue
+            positions = torch.arange(part.begin, part.end)
+            keys = []
+            values = []
+            for layer, encoding in zip(self._layers, self._encodings, strict=True):
+                encoded, value = layer.read(torch.tensor(save.blocks), part.begin, part.end, self._layout)
+                keys.append(encoding.remove(encoded, positions))
+                values.append(value.contiguous())
+            states = States(tuple(keys), tuple(values))
+            self._cache.put(part.key, states)
+            self._counts.add(stored_entries=1, stored_bytes=states.nbytes)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         failed, self._failed = self._failed, set()

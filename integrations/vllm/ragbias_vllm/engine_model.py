@@ -32,7 +32,8 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf", "config.json")
 
 def check_supported(config: VllmConfig, kv_cache: KVCacheConfig) -> None:
     """Raise ``ArgumentError`` if answers of the engine could be wrong."""
-    transfer, cache_dtype = config.kv_transfer_config, config.cache_config.cache_dtype
+    transfer = config.kv_transfer_config
+    cache_dtype = config.cache_config.cache_dtype
     specs = [group.kv_cache_spec for group in kv_cache.kv_cache_groups]
     full = len(specs) == 1 and type(specs[0]) is FullAttentionSpec
     spare = spare_slots(config)
@@ -104,10 +105,12 @@ def load_encodings(config: VllmConfig) -> list[Encoding]:
     Raises:
         UnsupportedModelError: an encoding is not rotary, or depends on the prompt's length.
     """
-    hf_config, longest = config.model_config.hf_config, config.model_config.max_model_len
+    hf_config = config.model_config.hf_config
+    longest = config.model_config.max_model_len
     with torch.device("meta"):  # no weights
         model = AutoModelForCausalLM.from_config(hf_config)
-    if not has_fixed_encodings(model, longest) or not hasattr(decoder := model.get_decoder(), "rotary_emb"):
+    decoder: Any = model.get_decoder() if has_fixed_encodings(model, longest) else None
+    if not hasattr(decoder, "rotary_emb"):
         raise UnsupportedModelError(
             f"{hf_config.model_type}: positions of its keys depend on the length of the prompt, or are not rotary"
         )

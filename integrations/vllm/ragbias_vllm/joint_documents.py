@@ -40,7 +40,8 @@ class JointDocuments:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _store(self, plan: Plan, ids: Sequence[int]) -> int:
-        if not (missing := self.missing(plan, ids)):
+        missing = self.missing(plan, ids)
+        if not missing:
             return 0
         spans = [(part.begin, part.end) for part in missing]
         states = compute_jointly(self._model, method_of(plan.method), ids[: plan.end], plan.spans, spans)

@@ -33,10 +33,13 @@ class PagedLayer:
 
     def read(self, blocks: Tensor, begin: int, end: int, layout: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values ``[G, end - begin, d]`` of a request. ``layout`` is the result of ``layout()``."""
-        first, last = begin // self.block_size, -(-end // self.block_size)
+        first = begin // self.block_size
+        last = -(-end // self.block_size)
         data = self.cache[blocks[first:last].to(self.cache.device)].flatten(2)
-        tokens = data[..., layout.flatten().to(data.device)].unflatten(-1, layout.shape).transpose(0, 1).flatten(1, 2)
-        tokens = tokens[:, begin - first * self.block_size : end - first * self.block_size]
+        ordered = data[..., layout.flatten().to(data.device)].unflatten(-1, layout.shape)
+        tokens = ordered.transpose(0, 1).flatten(1, 2)
+        offset = first * self.block_size
+        tokens = tokens[:, begin - offset : end - offset]
         return tokens[:, :, 0].cpu(), tokens[:, :, 1].cpu()
 
     def layout(self) -> Tensor:
@@ -45,8 +48,9 @@ class PagedLayer:
         Backends use different layouts. To find the layout, the backend writes numbers into a copy of a block.
         """
         marks = torch.arange(self.block_size * 2 * self.head_dim).view(self.block_size, 2, self.head_dim)
-        found, scale = torch.zeros(marks.numel(), dtype=torch.int64), 1
         scratch = PagedLayer(self.layer, self.cache[:1].clone())
+        found = torch.zeros(marks.numel(), dtype=torch.int64)
+        scale = 1
         while scale < marks.numel():
             digits = (marks // scale % BASE).to(self.cache.dtype).expand(self.heads, -1, -1, -1)
             scratch.write(digits[:, :, 0], digits[:, :, 1], torch.arange(self.block_size))

@@ -91,7 +91,8 @@ def plan_of(params: Any, tokens: int) -> Plan:
     texts = isinstance(method, str) and isinstance(scope, str)
     if not (texts and isinstance(store, bool) and isinstance(lengths, list)):
         raise RefusedError("malformed", "store, method, lengths or scope has the wrong type")
-    if not all(type(length) is int for length in lengths) or len(lengths) < 2 or lengths[0] < 0 or min(lengths[1:]) < 1:
+    integers = all(type(length) is int for length in lengths)
+    if not integers or len(lengths) < 2 or lengths[0] < 0 or min(lengths[1:]) < 1:
         raise RefusedError("malformed", f"lengths={lengths}; expected lengths of a prefix and at least one document")
     plan = Plan(store, method, tuple(lengths), scope)
     if store and len(lengths) != 2:
@@ -144,7 +145,8 @@ class Part:
 
 def parts_of(identity: str, plan: Plan, ids: Sequence[int]) -> list[Part]:
     """Return the prefix, unless it is empty, and the documents of a prompt. ``identity`` identifies the model."""
-    prefix, starts = ids[: plan.lengths[0]], plan.starts
+    prefix = ids[: plan.lengths[0]]
+    starts = plan.starts
     parts = [Part(key_of(identity, [], prefix, plan.scope), 0, len(prefix), starts[0])] if prefix else []
     joint_salt = plan.cache_salt(ids) if plan.is_joint else ""  # contains all documents
     for (begin, end), start in zip(plan.spans, starts[1:], strict=True):

@@ -111,19 +111,24 @@ class VllmModels:
             ServerError: the server lists no models.
             ModelFileError: the tokenizer or configuration cannot be read.
         """
-        upstream, cards = self._upstream, self._client.models()
+        upstream = self._upstream
+        cards = self._client.models()
         adapters = [str(card["id"]) for card in cards if card.get("parent")]
         if upstream.reader and upstream.reader not in adapters:
             known = ", ".join(map(repr, adapters)) or "none; start vLLM with --lora-modules"
             raise ArgumentError(f"reader={upstream.reader!r}; expected an adapter of the upstream server: {known}")
-        for card in (card for card in cards if not card.get("parent")):
-            name, window = str(card["id"]), int(card.get("max_model_len") or 2**31)
+        for card in cards:
+            if card.get("parent"):  # an adapter
+                continue
+            name = str(card["id"])
+            window = int(card.get("max_model_len") or 2**31)
             path = upstream.model or str(card.get("root") or name)
             lm = WeightlessLM(path, self._method, window, self._settings.strip_numbering)
             joint = None
             if self._cache:
                 model = load_model(path, {"dtype": upstream.dtype, "device": "auto"})
-                self._joint.append(joint := JointDocuments(model, self._cache))
+                joint = JointDocuments(model, self._cache)
+                self._joint.append(joint)
             yield VllmModel(lm, name, self._settings, self._metrics, self._documents, joint, upstream.reader)
 
     @asynccontextmanager
@@ -188,7 +193,10 @@ class VllmModel(ServedModel):
     ) -> AsyncGenerator[str | Generation, None]:
         """Yield pieces of text, then the complete answer. Closing the generator aborts the request in vLLM."""
         body, eos, segments = self._body(request, settings, salt, streamed)
-        text, finish, cached, usage = GrowingText(self.lm.tokenizer, settings), None, 0, None
+        text = GrowingText(self.lm.tokenizer, settings)
+        finish = None
+        cached = 0
+        usage = None
         logprobs: list[float] = []
         running = partial(self.running, streamed=streamed)
         async with aclosing(self._documents.answers(body, segments, running)) as answers:
@@ -214,16 +222,19 @@ class VllmModel(ServedModel):
 
         Defaults for sampling are those of ``DebiasedLM``, not of vLLM.
         """
-        tokens, method, segments = request.tokens, request.method, None
+        tokens = request.tokens
+        method = request.method
+        segments = None
         if runs_in_vllm(method):
             tokens = tokens.reordered(method.document_order(tokens.documents))
             joint = self._joint if isinstance(method, RoToR) else None
             segments = Segments(format_method(method), tokens.prefix, tokens.documents, salt, self.name, joint)
         ids = tokens.ids
-        config, eos, _ = generation_config(
-            self.lm.model, self.lm.tokenizer, settings, min(settings.max_new_tokens, self.lm.window - len(ids))
-        )
+        max_tokens = min(settings.max_new_tokens, self.lm.window - len(ids))
+        config, eos, _ = generation_config(self.lm.model, self.lm.tokenizer, settings, max_tokens)
         seed = settings.seed
+        if seed is not None and seed >= SEEDS // 2:
+            seed -= SEEDS
         body: Json = {
             "model": request.report.reader or self.name,
             "prompt": ids,
@@ -233,7 +244,7 @@ class VllmModel(ServedModel):
             "top_p": 1 if settings.top_p is None else settings.top_p,
             "min_p": 0,
             "repetition_penalty": config.repetition_penalty or 1,
-            "seed": seed if seed is None or seed < SEEDS // 2 else seed - SEEDS,
+            "seed": seed,
             "stop": list(settings.stop),
             "stop_token_ids": list(eos),
             "logprobs": 0 if settings.logprobs else None,

@@ -64,7 +64,8 @@ class Vllm:
 
     def models(self) -> list[Json]:
         """Return the models of the server. Wait until the server accepts connections."""
-        url, waited = self._client.base_url.join("v1/models"), False
+        url = self._client.base_url.join("v1/models")
+        waited = False
         while True:
             try:
                 response = httpx.get(url, headers=self._client.headers, timeout=SECONDS_FOR_MODELS)
@@ -224,7 +225,8 @@ class StoredDocuments:
             UpstreamFailedError: all attempts failed, or documents were not loaded. Streams may raise this at their end.
         """
         for attempt in range(1, ATTEMPTS + 1):
-            started, stored = False, 0
+            started = False
+            stored = 0
             try:
                 if segments:
                     stored = await self.store(segments)
@@ -232,7 +234,8 @@ class StoredDocuments:
                     async for answer in answers:
                         if segments and answer.get("usage"):  # a complete answer, or the last event of a stream
                             outcome, cached = _report_of(answer)
-                            if ((cached if body["stream"] else outcome.get("loaded")) or 0) < segments.plan().end:
+                            loaded = cached if body["stream"] else outcome.get("loaded")
+                            if (loaded or 0) < segments.plan().end:
                                 raise UpstreamFailedError(NOT_LOADED)
                         started = True
                         yield stored, answer
@@ -261,8 +264,10 @@ class StoredDocuments:
         prefix, *keys = segments.keys()
         prefix_known = prefix in self._known
         missing = {key: ids for key, ids in zip(keys, segments.documents, strict=True) if key not in self._known}
-        queue = self._queues.get(tenant := segments.tenant)
-        if queue and len(queue) + (1 if segments.joint else len(missing)) > MAX_WAITING:
+        tenant = segments.tenant
+        n_queued = len(self._queues.get(tenant, ()))
+        n_new = 1 if segments.joint else len(missing)
+        if n_queued and n_queued + n_new > MAX_WAITING:
             raise ApiError(429, TOO_MANY, None, "too_many_waiting", retry_after=5)
         if segments.joint:
             plan, ids = segments.plan(), segments.ids
@@ -298,14 +303,17 @@ class StoredDocuments:
         job = self._jobs.get(key)
         if job is None:
             job = _Job(compute, asyncio.get_running_loop().create_future(), keys)
-            self._jobs[key] = self._queues.setdefault(tenant, {})[key] = job
+            self._jobs[key] = job
+            self._queues.setdefault(tenant, {})[key] = job
             self._start_jobs()
         job.waiting += 1
         try:
             return await asyncio.shield(job.stored)
         finally:
             job.waiting -= 1
-            if not job.waiting and (queue := self._queues.get(tenant, {})).get(key) is job:
+            queue = self._queues.get(tenant, {})
+            is_queued = queue.get(key) is job
+            if is_queued and not job.waiting:
                 del self._jobs[key], queue[key]
                 if not queue:
                     del self._queues[tenant]
@@ -359,5 +367,6 @@ class StoredDocuments:
 
 def _report_of(answer: Json) -> tuple[Json, int | None]:
     """Return the connector's report, which is empty in streams, and the number of cached prompt tokens."""
-    transferred, details = answer.get("kv_transfer_params") or {}, answer["usage"].get("prompt_tokens_details") or {}
+    transferred = answer.get("kv_transfer_params") or {}
+    details = answer["usage"].get("prompt_tokens_details") or {}
     return transferred.get("ragbias") or {}, details.get("cached_tokens")
