@@ -353,7 +353,8 @@ class Runs:
                 prompt, documents=documents, artifacts=artifacts, run=latest, registry=recent, segmenter=segmenter
             )
         reason = "; ".join(filter(None, (boundaries.reason, run.failure)))
-        return LocatedDocuments(replace(boundaries, reason=reason), None if run.failure else run.warn_at_end)
+        warn_at_end = None if run.failure else run.warn_at_end
+        return LocatedDocuments(replace(boundaries, reason=reason), warn_at_end)
 
     def clear(self) -> None:
         """Forget all runs, retrievals and failures."""
