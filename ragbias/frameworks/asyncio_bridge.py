@@ -18,11 +18,12 @@ from ragbias.generation import Stream
 T = TypeVar("T")
 
 
-async def run(work: Callable[[threading.Event], T]) -> T:
+async def in_thread(work: Callable[[threading.Event], T]) -> T:
     """Run a function in a new thread and return its result.
 
     Args:
-        work: a function that takes an event and passes it to ``DebiasedLM.answer``. Cancelling ``run`` sets the event.
+        work: a function that takes an event and passes it to ``DebiasedLM.answer``. If the caller's task is cancelled,
+            the event is set.
     """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # after this, only the worker can complete the future

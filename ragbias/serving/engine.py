@@ -121,7 +121,7 @@ class ServedModel(ABC):
 
         async with self._preparing:
             try:
-                return await bridge.run(work_and_end)
+                return await bridge.in_thread(work_and_end)
             except asyncio.CancelledError:
                 await ended.wait()
                 raise

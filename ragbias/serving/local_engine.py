@@ -112,7 +112,7 @@ class LocalModel(ServedModel):
         try:
             async with self.running(len(jobs)):
                 lm, settings = self._model_for(jobs[0].salt), replace(jobs[0].settings, batch_size=batch_size)
-                answers = await bridge.run(partial(lm.answer, requests, settings))
+                answers = await bridge.in_thread(partial(lm.answer, requests, settings))
         except Exception as error:
             if len(jobs) > 1:
                 for job in jobs:

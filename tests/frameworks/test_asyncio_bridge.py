@@ -17,12 +17,12 @@ _number: ContextVar[int] = ContextVar("number")
 
 async def test_a_function_sees_the_callers_context():
     _number.set(7)
-    assert await bridge.run(lambda _: _number.get()) == 7
+    assert await bridge.in_thread(lambda _: _number.get()) == 7
 
 
 async def test_an_error_reaches_the_caller():
     with pytest.raises(ZeroDivisionError, match="division by zero"):
-        await bridge.run(lambda _: 1 / 0)
+        await bridge.in_thread(lambda _: 1 / 0)
 
 
 async def test_a_cancelled_caller_sets_the_event():
@@ -33,7 +33,7 @@ async def test_a_cancelled_caller_sets_the_event():
         if cancelled.wait(10):
             stopped.set()
 
-    task = asyncio.create_task(bridge.run(work))
+    task = asyncio.create_task(bridge.in_thread(work))
     while not started.is_set():
         await asyncio.sleep(0.01)
     task.cancel()
@@ -44,9 +44,9 @@ async def test_a_cancelled_caller_sets_the_event():
 
 async def test_many_long_calls_keep_no_short_one_waiting():
     release = threading.Event()
-    long = [asyncio.create_task(bridge.run(lambda _: release.wait(20))) for _ in range(64)]
+    long = [asyncio.create_task(bridge.in_thread(lambda _: release.wait(20))) for _ in range(64)]
     try:
-        assert await asyncio.wait_for(bridge.run(lambda _: "short"), 5) == "short"
+        assert await asyncio.wait_for(bridge.in_thread(lambda _: "short"), 5) == "short"
     finally:
         release.set()
     assert all(await asyncio.gather(*long))

@@ -197,7 +197,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> ChatResult:
         parent = parent_run(run_manager)  # ``agenerate`` deletes the earlier reports
-        return self._to_result(*await bridge.run(partial(self._respond, messages, stop, parent, kwargs)))
+        return self._to_result(*await bridge.in_thread(partial(self._respond, messages, stop, parent, kwargs)))
 
     def _stream(
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
@@ -210,7 +210,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         self, messages: list[BaseMessage], stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         parent = begin_request(run_manager)
-        prepared = await bridge.run(lambda _: self._prepare(messages, stop, parent, kwargs))
+        prepared = await bridge.in_thread(lambda _: self._prepare(messages, stop, parent, kwargs))
         async with aclosing(prepared.astream(partial(self._to_chunk, prepared))) as chunks:
             async for chunk in chunks:
                 yield chunk

@@ -80,7 +80,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
         self, prompts: list[str], stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> LLMResult:
         parent = begin_request(run_manager)
-        return self._to_result(*await bridge.run(partial(self._respond, prompts, stop, parent, kwargs)))
+        return self._to_result(*await bridge.in_thread(partial(self._respond, prompts, stop, parent, kwargs)))
 
     def _stream(
         self, prompt: str, stop: Stop = None, run_manager: RunManager = None, **kwargs: Any
@@ -96,7 +96,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
         self, prompt: str, stop: Stop = None, run_manager: AsyncRunManager = None, **kwargs: Any
     ) -> AsyncIterator[GenerationChunk]:
         parent = begin_request(run_manager)
-        (prepared,) = await bridge.run(lambda _: self._prepare_all([prompt], stop, parent, kwargs))
+        (prepared,) = await bridge.in_thread(lambda _: self._prepare_all([prompt], stop, parent, kwargs))
         async with aclosing(prepared.astream(partial(_to_chunk, prepared))) as chunks:
             async for chunk in chunks:
                 if run_manager and chunk.text:

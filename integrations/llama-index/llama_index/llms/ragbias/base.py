@@ -360,7 +360,7 @@ async def _arespond(prepare: Callable[[], PreparedCall], convert: Convert[Respon
         prepared = prepare()
         return prepared, prepared.run(cancelled)
 
-    return convert(Reply.of(*await bridge.run(work)))
+    return convert(Reply.of(*await bridge.in_thread(work)))
 
 
 def _stream(prepared: PreparedCall, convert: Convert[Response]) -> Generator[Response, None, None]:
@@ -370,5 +370,5 @@ def _stream(prepared: PreparedCall, convert: Convert[Response]) -> Generator[Res
 
 async def _astream(prepare: Callable[[], PreparedCall], convert: Convert[Response]) -> AsyncGenerator[Response, None]:
     """Prepare a call and stream the answer, both outside the event loop."""
-    prepared = await bridge.run(lambda _: prepare())
+    prepared = await bridge.in_thread(lambda _: prepare())
     return prepared.astream(lambda part: convert(Reply.of_part(prepared, part)))
