@@ -13,6 +13,7 @@ from ragbias.boundaries.recognisers import Segmenter, check_segmenter, find_belo
 from ragbias.boundaries.retrievals import Boundaries, check_for_other_texts, locate_recent, locate_retrievals
 from ragbias.boundaries.sources import Registry, Retrieval, current_documents, document_texts
 from ragbias.boundaries.splitting import DocumentNumbers, split
+from ragbias.boundaries.text import join_reasons
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NOTHING_GIVEN = "no documents were given"
@@ -78,7 +79,7 @@ def locate(
         attempts.append(_locate_by_headers(text, attempts))
 
     result = attempts[-1]
-    reason = "; ".join(attempt.reason for attempt in attempts if attempt.reason)
+    reason = join_reasons(*(attempt.reason for attempt in attempts))
     if not reason and not result.spans:
         reason = _why_nothing_was_found(registry, known)
     n_left_plain = count_outside(text, known.every_occurrence, result.spans)
@@ -188,8 +189,8 @@ def _improve_with_segmenter(text: str, segmenter: Segmenter, result: Boundaries,
     n_expected = max(n_named, result.n_found or result.n_expected)
     if segmented.n_found >= n_expected:
         return segmented
-    reasons = (result.reason, segmented.reason, f"the segmenter found {segmented.n_found} of {n_expected}")
-    return replace(segmented, n_expected=n_expected, reason="; ".join(filter(None, reasons)))
+    found = f"the segmenter found {segmented.n_found} of {n_expected}"
+    return replace(segmented, n_expected=n_expected, reason=join_reasons(result.reason, segmented.reason, found))
 
 
 def _can_be_split(text: str, result: Boundaries) -> bool:

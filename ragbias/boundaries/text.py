@@ -1,4 +1,4 @@
-"""Character spans, and patterns for message borders, headers, labels, separators and XML elements."""
+"""Character spans, reasons, and patterns for message borders, headers, labels, separators and XML elements."""
 
 from __future__ import annotations
 
@@ -117,6 +117,11 @@ def contains_words(gap: str) -> bool:
     """Whether the text contains a letter, digit or symbol other than ASCII punctuation."""
     bare = ESCAPED_SPACE.sub("", gap)
     return any(unicodedata.category(char)[0] in "LMNS" and char not in string.punctuation for char in bare)
+
+
+def join_reasons(*reasons: str) -> str:
+    """Join the reasons that are not empty with semicolons."""
+    return "; ".join(filter(None, reasons))
 
 
 def common_prefix(*texts: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries
+from ragbias.boundaries.text import join_reasons
 from ragbias.checks import check_text
 from ragbias.errors import ArgumentError, ServerError, WrongTypeError
 from ragbias.frameworks.connection import Connection, Json
@@ -249,7 +250,7 @@ def _merge_reports(request: RemoteRequest, sent: Json) -> Report:
         return server  # only the server found documents
     client = request.report
     known = server.reason in client.reason or server.source == "none"
-    reason = client.reason if known else "; ".join(filter(None, (server.reason, client.reason)))
+    reason = client.reason if known else join_reasons(server.reason, client.reason)
     located = {name: getattr(client, name) for name in ("source", "n_expected", "n_left_plain")}
     return replace(server, **located, reason=reason)
 

@@ -27,6 +27,7 @@ from weakref import ref
 
 from ragbias.boundaries import Boundaries, Registry, Segmenter, locate
 from ragbias.boundaries.sources import MAX_AGE, merge_fields
+from ragbias.boundaries.text import join_reasons
 from ragbias.call_site import add_framework as add_framework
 from ragbias.call_site import remember_call_site
 from ragbias.frameworks.missing_documents import LocatedDocuments
@@ -352,7 +353,7 @@ class Runs:
             boundaries = locate(
                 prompt, documents=documents, artifacts=artifacts, run=latest, registry=recent, segmenter=segmenter
             )
-        reason = "; ".join(filter(None, (boundaries.reason, run.failure)))
+        reason = join_reasons(boundaries.reason, run.failure)
         warn_at_end = None if run.failure else run.warn_at_end
         return LocatedDocuments(replace(boundaries, reason=reason), warn_at_end)
 

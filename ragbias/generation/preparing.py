@@ -16,6 +16,7 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.sources import document_texts
 from ragbias.boundaries.splitting import DocumentNumbers
+from ragbias.boundaries.text import join_reasons
 from ragbias.checks import check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError, WrongTypeError
@@ -123,8 +124,8 @@ def _with_numbering(boundaries: Boundaries, numbers: DocumentNumbers, strip: boo
         return replace(boundaries, numbering="stripped")
     if not numbers.reveal_order:
         return boundaries
-    reasons = (boundaries.reason, why_left if strip else "")
-    return replace(boundaries, numbering="present", reason="; ".join(filter(None, reasons)))
+    reason = join_reasons(boundaries.reason, why_left if strip else "")
+    return replace(boundaries, numbering="present", reason=reason)
 
 
 def build_request(
@@ -220,7 +221,7 @@ def create_report(
         spans=spans,
         n_expected=boundaries.n_expected,
         n_found=boundaries.n_found,
-        reason="; ".join(filter(None, (why_plain, missed))),
+        reason=join_reasons(why_plain, missed),
         backend=backend,
         order=order,
         numbering=boundaries.numbering,
