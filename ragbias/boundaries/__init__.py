@@ -14,7 +14,16 @@ result then contains a reason.
 
 from ragbias.boundaries.locating import locate
 from ragbias.boundaries.recognisers import Segmenter
-from ragbias.boundaries.retrievals import Boundaries
+from ragbias.boundaries.retrievals import Boundaries, Source
 from ragbias.boundaries.sources import Registry, current_documents, document_texts, documents
 
-__all__ = ["Boundaries", "Registry", "Segmenter", "current_documents", "document_texts", "documents", "locate"]
+__all__ = [
+    "Boundaries",
+    "Registry",
+    "Segmenter",
+    "Source",
+    "current_documents",
+    "document_texts",
+    "documents",
+    "locate",
+]

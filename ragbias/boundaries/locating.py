@@ -10,7 +10,7 @@ from itertools import chain
 from ragbias.boundaries.matching import Occurrences, count_outside, is_long, occurrences_by_document
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, check_segmenter, find_below_headers, segment, select_message
-from ragbias.boundaries.retrievals import Boundaries, check_for_other_texts, locate_recent, locate_retrievals
+from ragbias.boundaries.retrievals import Boundaries, Source, check_for_other_texts, locate_recent, locate_retrievals
 from ragbias.boundaries.sources import Registry, Retrieval, current_documents, document_texts
 from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.boundaries.text import join_reasons
@@ -102,7 +102,7 @@ class _KnownTexts:
         remembered: occurrences of the registry's texts.
     """
 
-    retrievals: Mapping[str, Sequence[Retrieval]]
+    retrievals: Mapping[Source, Sequence[Retrieval]]
     occurrences: Occurrences
     recent: Sequence[Retrieval]
     remembered: Occurrences
@@ -113,7 +113,7 @@ class _KnownTexts:
 
 
 def _find_known_texts(
-    text: str, lists: Mapping[str, Sequence[Iterable[str]]], registry: Registry | None
+    text: str, lists: Mapping[Source, Sequence[Iterable[str]]], registry: Registry | None
 ) -> _KnownTexts:
     """Search for the texts of all sources. Drop retrievals that join the texts of other retrievals."""
     retrievals = {source: [*filter(None, map(document_texts, given))] for source, given in lists.items()}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ragbias.boundaries.assignment import assign_occurrences, is_in_sentence, select_last_message
 from ragbias.boundaries.matching import (
@@ -27,8 +27,11 @@ from ragbias.boundaries.sources import KnownText, Registry, Retrieval, fields_of
 from ragbias.boundaries.text import CharSpan, gaps_between, is_separator, message_around
 from ragbias.errors import AmbiguousSegmentsError
 
+Source: TypeAlias = Literal["prompt", "documents", "artifact", "run", "registry", "segmenter", "headers", "none"]
+"""Where the documents of a prompt come from, see ``Boundaries.source`` and ``Report.source``."""
+
 UNCLEAR = "documents occur several times and cannot be distinguished; pass a segmenter= that finds the right ones"
-ORIGIN = {
+ORIGIN: Mapping[Source, str] = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
     "run": "retrieved in this run",
@@ -45,7 +48,8 @@ class Boundaries:
         spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. A document
             includes its known metadata around the text (``Title: ...``, ``Source: ...``).
         source: ``"documents"`` (given explicitly), ``"artifact"`` (in tool messages), ``"run"`` (retrieved in the same
-            run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered), or ``"none"``.
+            run), ``"registry"`` (retrieved recently), ``"segmenter"``, ``"headers"`` (numbered), ``"prompt"`` (passed
+            as a ``Prompt``), or ``"none"``.
         n_expected: number of documents that the source provides. For the registry, only documents in the prompt count.
             If the prompt contains no documents, this is the number that the first source with any documents provides.
         reason: why documents are missing; empty if none is missing. Never contains text of a document.
@@ -60,7 +64,7 @@ class Boundaries:
     """
 
     spans: tuple[CharSpan, ...]
-    source: str
+    source: Source
     n_expected: int
     reason: str
     n_left_plain: int = 0
@@ -75,7 +79,9 @@ class Boundaries:
         return len(self.spans)
 
 
-def locate_retrievals(text: str, retrievals: Sequence[Retrieval], occurrences: Occurrences, source: str) -> Boundaries:
+def locate_retrievals(
+    text: str, retrievals: Sequence[Retrieval], occurrences: Occurrences, source: Source
+) -> Boundaries:
     """Find the documents of one source in the last message with documents.
 
     The result has no spans if the choice of the message or of occurrences is ambiguous. The result's source is
@@ -133,7 +139,7 @@ def _merge_counts(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
 
 def _describe(
     text: str,
-    source: str,
+    source: Source,
     expected: Counter[str],
     chosen: Sequence[Occurrence],
     fields: Sequence[Fields],
@@ -167,7 +173,7 @@ def _describe(
     )
 
 
-def _why_missing(source: str, n_expected: int, n_missing: int, n_unknown: int) -> str:
+def _why_missing(source: Source, n_expected: int, n_missing: int, n_unknown: int) -> str:
     """Explain why documents are missing. ``n_unknown`` of the missing documents are not in the prompt."""
     n_lost = 0 if source == "registry" else n_unknown  # recent retrievals may belong to other prompts
     n_apart = n_missing - n_lost

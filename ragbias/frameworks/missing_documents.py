@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from ragbias.boundaries import Boundaries
+from ragbias.boundaries import Boundaries, Source
 from ragbias.boundaries.sources import current_documents
 from ragbias.boundaries.splitting import STRIPPING_HELPS
 from ragbias.call_site import WarnedLines
@@ -18,8 +18,8 @@ from ragbias.limits import OnMissing
 if TYPE_CHECKING:  # a listener needs only ``LocatedDocuments``
     from ragbias.generation import Report, Request
 
-CERTAIN = ("documents", "artifact", "run", "segmenter")  # documents of other sources may belong to another prompt
-EXPLICIT = {"documents", "segmenter"}  # all documents of these sources must occur in the prompt
+CERTAIN: Collection[Source] = ("documents", "artifact", "run", "segmenter")  # others may belong to another prompt
+EXPLICIT: Collection[Source] = ("documents", "segmenter")  # all their documents must occur in the prompt
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class MissingDocuments:
     """
 
     remedy: str
-    complete: frozenset[str] = frozenset()
+    complete: frozenset[Source] = frozenset()
     _lines: WarnedLines = field(default_factory=WarnedLines, init=False, repr=False)
 
     def check(

@@ -14,7 +14,7 @@ from pydantic.functional_validators import InstanceOf, SkipValidation, model_val
 from typing_extensions import Self
 
 from ragbias import methods
-from ragbias.boundaries import Segmenter
+from ragbias.boundaries import Segmenter, Source
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
 from ragbias.display import validation_message
@@ -114,7 +114,7 @@ class FrameworkModel(BaseModel):
     """The last report of each model. The framework's models share it."""
     missing_remedy: ClassVar[str] = "Pass documents= as they occur in the prompt"
     """Advice in warnings and errors for users who passed no documents, if documents are missing."""
-    complete_sources: ClassVar[frozenset[str]] = frozenset()
+    complete_sources: ClassVar[frozenset[Source]] = frozenset()
     """Values of ``Report.source``, besides ``documents`` and ``segmenter``, whose documents must all occur in the
     prompt."""
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from ragbias.boundaries import Boundaries
+from ragbias.boundaries import Boundaries, Source
 from ragbias.errors import PromptTooLongError
 from ragbias.methods import JointMethod, Method, NoMethod, VotingMethod
 from ragbias.prompt import FlatText, Prompt, TokenisedPrompt
@@ -103,7 +103,7 @@ class Report:
 
     method_requested: str
     method_ran: str
-    source: str
+    source: Source
     spans: tuple[tuple[int, int], ...]
     n_expected: int
     n_found: int

@@ -38,7 +38,7 @@ from llama_index.llms.ragbias.messages import Reply
 from typing_extensions import Unpack
 
 from ragbias import Generation
-from ragbias.boundaries import current_documents
+from ragbias.boundaries import Source, current_documents
 from ragbias.call_site import WarnedLines
 from ragbias.checks import check_text
 from ragbias.errors import ArgumentError, UnsupportedToolsError
@@ -104,7 +104,7 @@ class RagBiasLLM(FrameworkModel, FunctionCallingLLM):
         "context_window; if a node parser splits a Document that joins nodes, index the nodes; if a template "
         "rewrites nodes, or your code retrieves them, pass documents=... or use `with ragbias.documents(...)`"
     )
-    complete_sources: ClassVar[frozenset[str]] = frozenset({"run"})  # the prompt of a synthesis contains all its nodes
+    complete_sources: ClassVar[frozenset[Source]] = frozenset({"run"})  # a synthesis needs all its nodes
     _template_supports_tools: bool = PrivateAttr(default=False)
     _unforced_calls: WarnedLines = PrivateAttr(default_factory=WarnedLines)
 
