@@ -64,7 +64,8 @@ def select_last_message(text: str, occurrences: Occurrences) -> Occurrences | No
     *earlier, last = _messages(text, outermost_occurrences(text, occurrences)) or [[]]
     if not last:
         return occurrences
-    if any(_may_be_current(message, last) and not _have_same_introduction(text, message, last) for message in earlier):
+    rivals = [message for message in earlier if _may_be_current(message, last)]
+    if not all(_have_same_introduction(text, rival, last) for rival in rivals):
         return None
     begin, end = message_around(text, last[0].begin, last[-1].end)
     return filter_occurrences(occurrences, lambda occurrence: begin <= occurrence.begin < end)
@@ -137,7 +138,9 @@ def _options(text: str, occurrences: Occurrences) -> Iterator[Occurrences]:
     readings = sorted({reading for o in chain.from_iterable(whole.values()) for reading in o.readings})
     options = [_with_reading(whole, reading) for reading in readings]
     options.append(filter_occurrences(whole, lambda o: min(o.readings) < len(READINGS)))
-    yield from (each for index, each in enumerate(options) if each and each not in options[:index])
+    for index, option in enumerate(options):
+        if option and option not in options[:index]:
+            yield option
 
 
 def _with_reading(occurrences: Occurrences, reading: int) -> Occurrences:
@@ -155,14 +158,16 @@ def _longest_run(text: str, options: Occurrences, wanted: Counter[str]) -> list[
         beginning[occurrence.begin].append(occurrence)  # the longest occurrence comes first
     separators = _separators(text, options)
     found = [(run, separator) for separator in separators for run in _runs(text, beginning, separator, wanted)]
-    length = max(len(run) for run, _ in found)
 
     def rank(run: Sequence[Occurrence], separator: str) -> tuple[int, ...]:
         bounded = sum(is_bounded(text, *occurrence.span) for occurrence in run)
         quoted = all(is_quoted(text, *occurrence.span) for occurrence in run)
         return bounded, quoted, is_separator(separator), ends_block(text, run[-1].end), run[0].begin
 
-    return max((pair for pair in found if len(pair[0]) == length), key=lambda pair: rank(*pair))[0]
+    length = max(len(run) for run, _ in found)
+    longest = [(run, separator) for run, separator in found if len(run) == length]
+    best, _ = max(longest, key=lambda pair: rank(*pair))
+    return best
 
 
 def _separators(text: str, options: Occurrences) -> list[str]:
@@ -235,8 +240,8 @@ def _is_ambiguous(text: str, chosen: Sequence[Occurrence], wanted: Counter[str],
 def _may_be_shifted(text: str, chosen: Sequence[Occurrence], occurrences: Occurrences) -> bool:
     """Whether another occurrence of a long document crosses the beginning or end of the chosen occurrences."""
     edges = (chosen[0].begin, chosen[-1].end) if chosen else ()
-    crossing = [(o, edge) for edge in edges for o in _long_occurrences(occurrences) if o.begin < edge < o.end]
-    return any(text[o.begin : edge].strip() and text[edge : o.end].strip() for o, edge in crossing)
+    pairs = product(_long_occurrences(occurrences), edges)
+    return any(text[other.begin : edge].strip() and text[edge : other.end].strip() for other, edge in pairs)
 
 
 def _overlap(occurrences: Occurrences, nesting: bool) -> bool:
@@ -269,14 +274,16 @@ def _is_clear(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurren
     if is_block and not any(map(is_long, _documents(chosen))):
         return True
     begin, end = chosen[0].begin, chosen[-1].end
-    gaps = [text[rival.end : begin] if rival.begin < begin else text[end : rival.begin] for rival in rivals]
-    is_one_quoted = len(_documents(rivals)) == 1 and not any(map(is_separator, gaps))
+    before = [text[rival.end : begin] for rival in rivals if rival.begin < begin]
+    after = [text[end : rival.begin] for rival in rivals if rival.begin >= begin]
+    is_one_quoted = len(_documents(rivals)) == 1 and not any(map(is_separator, before + after))
     return is_one_quoted and is_uniform(text, [occurrence.span for occurrence in chosen])
 
 
 def _are_joined(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
     """Whether one separator joins the documents, no document contains it, and all rivals are in sentences."""
-    begin, end, separator = chosen[0].begin, chosen[-1].end, _distinct_separator(text, chosen)
+    begin, end = chosen[0].begin, chosen[-1].end
+    separator = _distinct_separator(text, chosen)
     in_sentences = all(is_in_sentence(text, *rival.span) for rival in rivals)
     is_beside = any(separator in (text[rival.end : begin], text[end : rival.begin]) for rival in rivals)
     return separator.strip(" ") != "" and in_sentences and not is_beside and not is_cut(text, begin, end)
@@ -284,8 +291,12 @@ def _are_joined(text: str, chosen: Sequence[Occurrence], rivals: Sequence[Occurr
 
 def _distinct_separator(text: str, occurrences: Sequence[Occurrence]) -> str:
     """Return the separator of the occurrences, or "" if separators differ or a document contains it."""
-    separator, *others = set(gaps_between(text, [occurrence.span for occurrence in occurrences])) or {""}
-    return "" if others or any(separator in text[o.begin : o.end] for o in occurrences) else separator
+    gaps = set(gaps_between(text, [occurrence.span for occurrence in occurrences]))
+    if len(gaps) != 1:
+        return ""
+    separator = gaps.pop()
+    is_inside = any(separator in text[occurrence.begin : occurrence.end] for occurrence in occurrences)
+    return "" if is_inside else separator
 
 
 def _documents(occurrences: Sequence[Occurrence]) -> set[str]:

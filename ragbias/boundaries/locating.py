@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from ragbias.boundaries.matching import Occurrences, count_outside, is_long, occurrences_by_document
+from ragbias.boundaries.matching import Occurrences, count_outside, filter_occurrences, is_long, occurrences_by_document
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, check_segmenter, find_below_headers, segment, select_message
 from ragbias.boundaries.retrievals import Boundaries, Source, check_for_other_texts, locate_recent, locate_retrievals
@@ -85,7 +85,7 @@ def locate(
     n_left_plain = count_outside(text, known.every_occurrence, result.spans)
     if documents is not None:
         return replace(result, reason=reason, n_left_plain=n_left_plain)
-    inside = {o.document for group in known.occurrences.values() for o in group if o.overlaps(result.spans)}
+    inside = filter_occurrences(known.occurrences, lambda occurrence: occurrence.overlaps(result.spans))
     never_inside = {document: group for document, group in known.occurrences.items() if document not in inside}
     n_untreated = count_outside(text, never_inside, result.spans)
     return replace(result, reason=reason, n_left_plain=n_left_plain, n_untreated=n_untreated)
@@ -115,9 +115,12 @@ class _KnownTexts:
 def _find_known_texts(
     text: str, lists: Mapping[Source, Sequence[Iterable[str]]], registry: Registry | None
 ) -> _KnownTexts:
-    """Search for the texts of all sources. Drop retrievals that join the texts of other retrievals."""
-    retrievals = {source: [*filter(None, map(document_texts, given))] for source, given in lists.items()}
-    occurrences = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
+    """Search for the texts of all sources. Drop a retrieval whose only text consists of texts of other retrievals."""
+    retrievals: dict[Source, list[Retrieval]] = {}
+    for source, given in lists.items():
+        retrievals[source] = list(filter(None, map(document_texts, given)))
+    every_retrieval = chain.from_iterable(retrievals.values())
+    occurrences = occurrences_by_document(text, chain.from_iterable(every_retrieval))
     remembered = occurrences_by_document(text, registry.likely_in(text), strict=True) if registry else {}
     candidates = registry.candidates() if registry else []
     recent = [texts for texts in candidates if not remembered.keys().isdisjoint(texts)]
@@ -125,19 +128,19 @@ def _find_known_texts(
     joined = {texts for texts in found_by_listener if _is_joined_text(texts, found_by_listener)}
     for source in ("artifact", "run"):
         retrievals[source] = [texts for texts in retrievals[source] if texts not in joined]
-    return _KnownTexts(
-        {source: lists for source, lists in retrievals.items() if lists},
-        occurrences,
-        [texts for texts in recent if texts not in joined],
-        remembered,
-    )
+    recent = [texts for texts in recent if texts not in joined]
+    not_empty = {source: found for source, found in retrievals.items() if found}
+    return _KnownTexts(not_empty, occurrences, recent, remembered)
 
 
 def _is_joined_text(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
     """Whether a retrieval is one text that joins several texts of other retrievals."""
-    joined, *more = set(retrieval)
-    parts = {text for other in others if joined not in other for text in other if is_long(text) and text in joined}
-    return not more and len(parts) > 1
+    joined = retrieval[0]
+    if len(set(retrieval)) > 1:
+        return False
+    others = [other for other in others if joined not in other]
+    parts = {text for other in others for text in other if is_long(text) and text in joined}
+    return len(parts) > 1
 
 
 def _try_known_texts(text: str, known: _KnownTexts) -> list[Boundaries]:

@@ -107,12 +107,12 @@ def occurrences_of(text: str, document: str, rewrites: Sequence[Rewrite] = ()) -
     for index, write in enumerate((*READINGS, *rewrites)):
         form = write(document)
         readings[form] = (*readings.get(form, ()), index)
-    occurrences = sorted(
-        Occurrence(begin, begin + len(form), document, indices)
-        for form, indices in readings.items()
-        if form.strip()
-        for begin in _find_all(text, form)
-    )
+    occurrences: list[Occurrence] = []
+    for form, indices in readings.items():
+        if form.strip():
+            begins = _find_all(text, form)
+            occurrences += [Occurrence(begin, begin + len(form), document, indices) for begin in begins]
+    occurrences.sort()
     if len(document) > MAX_ROLE or not occurrences:
         return occurrences
     headers = [match.span() for match in OPENING.finditer(text)]
@@ -125,7 +125,8 @@ def outermost_occurrences(text: str, occurrences: Occurrences) -> list[Occurrenc
     whole = {**long, **filter_occurrences(occurrences, lambda o: is_bounded(text, *o.span))}
     taken: list[CharSpan] = []
     outermost: list[Occurrence] = []
-    for occurrence in sorted(chain.from_iterable(whole.values()), key=lambda o: (o.begin - o.end, o.begin, o.document)):
+    every = chain.from_iterable(whole.values())
+    for occurrence in sorted(every, key=lambda o: (o.begin - o.end, o.begin, o.document)):  # the longest first
         if not occurrence.overlaps(taken):
             insort(taken, (occurrence.begin, occurrence.end))
             outermost.append(occurrence)
@@ -174,8 +175,10 @@ def fills_lines(text: str, begin: int, end: int) -> bool:
 def is_bounded(text: str, begin: int, end: int) -> bool:
     """Whether ``text[begin:end]`` begins and ends at the borders of words and numbers."""
     cuts_left = begin > 0 and text[begin - 1].isalnum() and text[begin].isalnum()
-    cuts_left = cuts_left and not ESCAPED_SPACE.fullmatch(text, max(0, begin - 2), begin)
-    return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
+    if cuts_left and not ESCAPED_SPACE.fullmatch(text, max(0, begin - 2), begin):
+        return False
+    cuts_right = end < len(text) and text[end].isalnum() and text[end - 1].isalnum()
+    return not cuts_right
 
 
 def is_uniform(text: str, spans: Sequence[CharSpan]) -> bool:
@@ -191,8 +194,13 @@ def is_number(text: str, begin: int, end: int) -> bool:
 
 def is_cut(text: str, begin: int, end: int) -> bool:
     """Whether ``text[begin:end]`` seems cut off: a letter, a digit, or the same character adjoins an edge."""
-    beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
-    return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
+    before, after = text[max(0, begin - 1) : begin], text[end : end + 1]
+    return _continues(text[begin], before) or _continues(text[end - 1], after)
+
+
+def _continues(inner: str, outer: str) -> bool:
+    """Whether the text seems to continue from the character ``inner`` to the character ``outer``, which may be ""."""
+    return not inner.isspace() and (outer.isalnum() or outer == inner)
 
 
 def ends_block(text: str, end: int) -> bool:
@@ -202,7 +210,8 @@ def ends_block(text: str, end: int) -> bool:
 
 def have_same_ends(text: str, spans: Sequence[CharSpan]) -> bool:
     """Whether the same text, such as ``(score: 0.9)``, follows all spans in their lines. Numbers may differ."""
-    return len({NUMBER.sub("0", text[end:].partition("\n")[0]) for _, end in spans}) == 1
+    rests = [text[end:].partition("\n")[0] for _, end in spans]
+    return len({NUMBER.sub("0", rest) for rest in rests}) == 1
 
 
 def is_block(text: str, begin: int, end: int) -> bool:
@@ -218,14 +227,17 @@ def precedes_other_blocks(text: str, spans: Sequence[CharSpan]) -> bool:
     mark_end = len(text[:first_begin].rstrip())
     line_begin = text.rfind("\n", 0, mark_end) + 1
     if label := LABEL_OR_TAG.search(text, line_begin, mark_end):
-        mark_begin, mark = label.start(), rf"(?:^|>)[^\w\n<>]*{label['tag']}\b"
+        mark_begin = label.start()
         if label["label"]:
             mark = rf"^(?:[^\w\n]|\d)*{label['label']}{LABEL_END}"
+        else:
+            mark = rf"(?:^|>)[^\w\n<>]*{label['tag']}\b"
     elif line_begin == mark_end or "\n" in text[mark_end:first_begin]:
         return False
     else:
         bullet = NUMBER.sub(r"\\d+", re.escape(text[line_begin:mark_end].strip()))
-        mark_begin, mark = line_begin, rf"^[ \t]*{bullet}[ \t]"
+        mark_begin = line_begin
+        mark = rf"^[ \t]*{bullet}[ \t]"
     marks = re.compile(mark, re.MULTILINE | re.IGNORECASE)
     before, *gaps, after = texts_outside(text, [(mark_begin, first_end), *spans[1:]])
     n_in_gaps = [len(marks.findall(gap)) for gap in gaps]
@@ -294,8 +306,9 @@ def count_absent(text: str, documents: Collection[str], spans: Sequence[CharSpan
     """
     if not documents:
         return 0
-    prompt, *searched = map(_normalise, ("\0".join(texts_outside(text, spans)), *documents))
+    prompt = _normalise("\0".join(texts_outside(text, spans)))
     pieces = _pieces(prompt)
+    searched = map(_normalise, documents)
     return sum(document not in prompt and pieces.isdisjoint(_pieces(document)) for document in searched)
 
 

@@ -89,14 +89,17 @@ def _extend_by_template(text: str, spans: Sequence[CharSpan], fields: Sequence[F
         return None
     distinct = _distinct_fields(fields)
     apply = functools.partial(_apply_template, text, spans, gaps, distinct)
-    for index in sorted(range(len(gaps)), key=lambda index: len(gaps[index]))[:MAX_REFERENCES]:
+    shortest_first = sorted(range(len(gaps)), key=lambda index: len(gaps[index]))
+    for index in shortest_first[:MAX_REFERENCES]:
         gap = gaps[index]
         values = _find_values(gap, distinct[index], distinct[index + 1])
         words = dict.fromkeys(gap[value.begin : value.end] for value in values)
         for word in ("", *words):  # one of the values may be a word of the template instead
-            templates = _templates(gap, [value for value in values if gap[value.begin : value.end] != word])
-            found = [(template, apply(template)) for template in templates]
-            different = {tuple(blocks) for template, blocks in found if blocks and not _is_numbering(template, apply)}
+            different: set[tuple[CharSpan, ...]] = set()
+            for template in _templates(gap, [value for value in values if gap[value.begin : value.end] != word]):
+                blocks = apply(template)
+                if blocks and not _is_numbering(template, apply):
+                    different.add(tuple(blocks))
             if different:
                 return list(different.pop()) if len(different) == 1 else None
     return None
@@ -110,21 +113,21 @@ def _is_numbering(template: _Template, apply: Callable[[_Template], object]) -> 
 
 
 def _select_fields(template: _Template, select: Callable[[frozenset[str]], frozenset[str]]) -> _Template:
-    footer, header = (
-        tuple(part if isinstance(part, str) else select(part) for part in parts)
-        for parts in (template.footer, template.header)
-    )
-    return _Template(footer, template.between, header)
+    def select_in(parts: Sequence[Part]) -> tuple[Part, ...]:
+        return tuple(part if isinstance(part, str) else select(part) for part in parts)
+
+    return _Template(select_in(template.footer), template.between, select_in(template.header))
 
 
 def _distinct_fields(fields: Sequence[Fields]) -> list[Fields]:
     """Return the metadata fields that differ between documents. Add fields for a document's index and number."""
     names = dict.fromkeys(name for document in fields for name in document)
     alike = {name for name in names if all(document.get(name) == fields[0].get(name) for document in fields)}
-    return [
-        {**{name: texts for name, texts in document.items() if name not in alike}, "#0": [str(i)], "#1": [str(i + 1)]}
-        for i, document in enumerate(fields)
-    ]
+    distinct: list[Fields] = []
+    for index, document in enumerate(fields):
+        own = {name: texts for name, texts in document.items() if name not in alike}
+        distinct.append({**own, "#0": [str(index)], "#1": [str(index + 1)]})
+    return distinct
 
 
 def _templates(gap: str, values: Sequence[_Value]) -> Iterator[_Template]:
@@ -162,8 +165,8 @@ def _apply_template(
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
     headers, footers = [], []
     for before, after, own in zip([prefix, *gaps], [*gaps, suffix], fields, strict=True):
-        headers.append(next((text for text in _renderings(template.header, own) if before.endswith(text)), None))
-        footers.append(next((text for text in _renderings(template.footer, own) if after.startswith(text)), None))
+        headers.append(next(filter(before.endswith, _renderings(template.header, own)), None))
+        footers.append(next(filter(after.startswith, _renderings(template.footer, own)), None))
     for gap, footer, header in zip(gaps, footers, headers[1:], strict=False):
         if footer is None or header is None or gap != footer + template.between + header:
             return None
@@ -187,17 +190,21 @@ def _apply_template(
 
 def _is_whole(text: str, begin: int, end: int) -> bool:
     """Whether no word or number continues beyond the span. A number may follow a word, as in ``<doc1>``."""
-    return begin == end or (is_number if text[begin].isdigit() else is_bounded)(text, begin, end)
+    if begin == end:
+        return True
+    is_separate = is_number if text[begin].isdigit() else is_bounded
+    return is_separate(text, begin, end)
 
 
 def _renderings(parts: Sequence[Part], fields: Fields) -> list[str]:
     """Return the texts that the parts produce with a document's fields, the longest first."""
-    options = [
-        [part]
-        if isinstance(part, str)
-        else dict.fromkeys(value for name in sorted(part) for value in fields.get(name, ()))
-        for part in parts
-    ]
+    options: list[list[str]] = []
+    for part in parts:
+        if isinstance(part, str):
+            options.append([part])
+        else:
+            values = itertools.chain.from_iterable(fields.get(name, ()) for name in sorted(part))
+            options.append(list(dict.fromkeys(values)))
     texts = map("".join, itertools.islice(itertools.product(*options), MAX_RENDERINGS))
     return sorted(texts, key=len, reverse=True)
 

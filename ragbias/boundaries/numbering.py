@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -44,6 +44,7 @@ FIELD = 48  # characters before a number that are searched for a field name
 OPEN_TAG = re.compile(r"</?[^\W\d][\w-]*\Z")
 TOTAL = re.compile(r"\s*(?:/|of|out of)\s*(\d{1,4})(?![\d/]|[.-]\d)")
 ATTRIBUTE = re.compile(r"[\w.-]+=[\"']?\Z")
+COMMA = re.compile(r"\s*,\s*")
 JSON_FIELD = re.compile(r"([\"'])[\w .-]+\1[ ]?:[ ]?[\"']?\Z")
 PAGE = re.compile(r"\bpage(?:[ _]?(?:label|number))?\W{1,4}\Z", re.IGNORECASE)
 BRACKETS = {"[": "]", "(": ")", "{": "}"}
@@ -105,7 +106,9 @@ def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, 
         yield begin, end, "figure", int(word.rstrip("stndrh"))
         return
     numerals = [i for i in range(begin, end) if unicodedata.category(text[i]) in ("No", "Nl")]  # \u2460, \u2161
-    for i in numerals or ([begin] if len(word) == 1 and unicodedata.numeric(word, None) is not None else []):
+    is_numeral = len(word) == 1 and unicodedata.numeric(word, None) is not None  # such as \u4e00
+    indices = [begin] if is_numeral else numerals
+    for i in indices:
         yield i, i + 1, "numeral", int(unicodedata.numeric(text[i]))
     if numerals or text[max(0, begin - 1) : begin].isalnum() or text[end : end + 1].isalnum():
         return
@@ -126,12 +129,9 @@ def _span_to_cut(text: str, candidate: Candidate, begins_line: bool) -> CharSpan
     line = text[low:begin]
     quote = 1 if line[-1:] in ("'", '"') and text[end : end + 1] == line[-1:] else 0
     if pair := JSON_FIELD.search(line[-FIELD:]):
-        begin, end = begin - len(pair[0]), end + quote
-        if comma := re.compile(r"\s*,\s*").match(text, end, high):
-            return begin, comma.end()
-        ahead = re.search(r"\s*,\s*\Z", text[low:begin])
-        return begin - (len(ahead[0]) if ahead else 0), end
-    if name := ATTRIBUTE.search(line[-FIELD:]):
+        return _extend_to_comma(text, candidate.region, begin - len(pair[0]), end + quote)
+    name = ATTRIBUTE.search(line[-FIELD:])
+    if name:
         begin, end = begin - len(name[0]), end + quote
     elif line and BRACKETS.get(line[-1]) == text[end : end + 1]:
         begin, end = begin - 1, end + 1
@@ -144,6 +144,16 @@ def _span_to_cut(text: str, candidate: Candidate, begins_line: bool) -> CharSpan
         begin -= 1
     elif name and text[end : end + 1] == " ":
         end += 1
+    return begin, end
+
+
+def _extend_to_comma(text: str, region: CharSpan, begin: int, end: int) -> CharSpan:
+    """Extend the span of a JSON field to the comma after it. If there is none, extend it to the comma before it."""
+    low, high = region
+    if comma_after := COMMA.match(text, end, high):
+        return begin, comma_after.end()
+    if comma_before := re.search(rf"{COMMA.pattern}\Z", text[low:begin]):
+        return low + comma_before.start(), end
     return begin, end
 
 
@@ -183,11 +193,16 @@ def find_numbering(
             taken.update(candidate.span for candidate in series)  # they are not part of the next document's header
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
     counted = [before.even_series(taken, after), *(regions.even_series(taken) for regions in (after, *inside))]
-    doubtful = any(
-        (_is_consecutive(series) and not all(map(_is_page, series))) or not _belong_to_metadata(text, series, values)
-        for series in itertools.chain(*counted, beginnings.heading_series(taken))
-    )
+    others = itertools.chain(*counted, beginnings.heading_series(taken))
+    doubtful = any(_may_number_documents(text, series, values) for series in others)
     return DocumentNumbers(tuple(_make_disjoint(cuts)), doubtful)
+
+
+def _may_number_documents(text: str, series: Series, values: Sequence[Collection[str]]) -> bool:
+    """Whether a series is not metadata, or counts from 0 or 1 and is not page numbers."""
+    if _is_consecutive(series) and not all(map(_is_page, series)):
+        return True
+    return not _belong_to_metadata(text, series, values)
 
 
 def _is_page(candidate: Candidate) -> bool:
@@ -196,7 +211,8 @@ def _is_page(candidate: Candidate) -> bool:
 
 def _is_consecutive(series: Series) -> bool:
     """Whether the numbers count from 0 or 1 without gaps, in any order."""
-    low, *_ = values = sorted(candidate.value for candidate in series)
+    values = sorted(candidate.value for candidate in series)
+    low = values[0]
     return series[0].kind == "figure" and low in (0, 1) and values == list(range(low, low + len(values)))
 
 
@@ -207,7 +223,9 @@ class _Regions:
     """
 
     def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
-        self.text, self.spans, self.edge = text, spans, edge
+        self.text = text
+        self.spans = spans
+        self.edge = edge
         self.groups: dict[Key, dict[int, list[Candidate]]] = {}  # candidates by key and document
         for index, span in enumerate(spans):
             for candidate in _candidates_in(text, span, index):
@@ -240,17 +258,19 @@ class _Regions:
         """Yield series of numbers that belong to the template. ``exact`` requires the same word before all numbers."""
         level = "word" if exact else "character"
         for key, found in self.groups.items():
-            if key[:2] == (level, "figure") and len(found) == len(self.spans):
-                for series in self._aligned_series([found[index] for index in range(len(found))]):
-                    is_free = taken.isdisjoint(candidate.span for candidate in series)
-                    if is_free and _is_consecutive(series) and not self._may_be_other_text(series, exact):
-                        yield series
+            if key[:2] != (level, "figure") or len(found) < len(self.spans):
+                continue
+            for series in self._aligned_series([found[index] for index in range(len(found))]):
+                is_free = taken.isdisjoint(candidate.span for candidate in series)
+                if is_free and _is_consecutive(series) and not self._may_be_other_text(series, exact):
+                    yield series
 
     def _may_be_other_text(self, series: Series, exact: bool) -> bool:
         """Whether the numbers may be content of the documents, or other text in the ``edge`` region."""
         inner = self.without_edge(series)
-        totals = {total[1] if (total := TOTAL.match(candidate.after)) else "" for candidate in series}
-        if len(totals) > 1 or any(candidate.may_be_content for candidate in inner):
+        totals = [TOTAL.match(candidate.after) for candidate in series]
+        n_totals = len({total[1] if total else "" for total in totals})
+        if n_totals > 1 or any(candidate.may_be_content for candidate in inner):
             return True
         if self.edge == 0:  # in the text before the documents, only a number near the first document counts
             lines = [self.tail(candidate).count("\n") for candidate in series]
@@ -266,37 +286,32 @@ class _Regions:
 
         The ``edge`` region may contain more candidates. Otherwise, if their numbers differ, there is no series.
         """
-        inner = {len(region) for index, region in enumerate(by_region) if index != self.edge}
-        count = inner.pop()
-        if not inner and all(len(region) >= count for region in by_region):
-            first, *others = by_region
-            if self.edge == 0:  # prefer a number with the same text after it as the other numbers
-                tails = {NUMBER.sub("0", self.tail(candidate)) for candidate in itertools.chain.from_iterable(others)}
-                alike = [candidate for candidate in first if NUMBER.sub("0", self.tail(candidate)) in tails]
-                first = alike if len(alike) >= count else first
-            yield from zip(first[-count:], *(region[:count] for region in others), strict=True)
+        counts = {len(region) for index, region in enumerate(by_region) if index != self.edge}
+        count = min(counts)
+        if len(counts) > 1 or any(len(region) < count for region in by_region):
+            return
+        first, *others = by_region
+        if self.edge == 0:  # prefer a number with the same text after it as the other numbers
+            tails = {NUMBER.sub("0", self.tail(candidate)) for region in others for candidate in region}
+            alike = [candidate for candidate in first if NUMBER.sub("0", self.tail(candidate)) in tails]
+            first = alike if len(alike) >= count else first
+        yield from zip(first[-count:], *(region[:count] for region in others), strict=True)
 
     def even_series(self, taken: Collection[CharSpan], after: _Regions | None = None) -> Iterator[Series]:
         """Yield series whose values change by the same step from document to document.
 
         Skip numbers at ``taken`` spans. ``after`` are the regions after the documents. If they are given, also
-        yield series that number only the gaps: no number precedes the first document or follows the last one.
+        yield series of numbers that are only between documents.
         """
-        groups = {key: found for key, found in self.groups.items() if key[0] == "character"}
-        for key, found in groups.items():
+        for key, found in self.groups.items():
+            if key[0] != "character":
+                continue
             between = after and self.edge not in found and after.edge not in after.groups.get(key, ())
             indices = range(1 if between else 0, min(len(self.spans), MAX_COMPARED))
-            by_value = []
-            for index in indices:
-                free = [candidate for candidate in found.get(index, ()) if candidate.span not in taken]
-                pages_first = sorted(free, key=_is_page, reverse=True)  # of equal values, the last candidate is used
-                by_value.append({candidate.value: candidate for candidate in pages_first})
+            by_value = [_by_value(found.get(index, ()), taken) for index in indices]
             constant = len(by_value) == 2 and by_value[0].keys() == by_value[1].keys()
             if len(by_value) > 1 and all(by_value) and not constant:
-                for first, second in itertools.product(*by_value[:2]):
-                    wanted = range(first, first + (second - first) * len(by_value), second - first or 1)
-                    if wanted and all(value in values for value, values in zip(wanted, by_value, strict=True)):
-                        yield [values[value] for value, values in zip(wanted, by_value, strict=True)]
+                yield from _arithmetic_progressions(by_value)
 
     def heading_series(self, taken: Collection[CharSpan]) -> Iterator[Series]:
         """Yield series of numbers in headings, such as ``Chapter 1``. A series of two numbers must start at 0 or 1."""
@@ -305,6 +320,23 @@ class _Regions:
             alike = len({candidate.line for candidate in series}) == 1
             if alike and not few and all(HEADING_END.match(candidate.after) for candidate in series):
                 yield series
+
+
+def _by_value(candidates: Iterable[Candidate], taken: Collection[CharSpan]) -> dict[int, Candidate]:
+    """Return the candidates outside ``taken`` spans by value. Of equal values, prefer the last that is no page."""
+    free = [candidate for candidate in candidates if candidate.span not in taken]
+    pages_first = sorted(free, key=_is_page, reverse=True)
+    return {candidate.value: candidate for candidate in pages_first}
+
+
+def _arithmetic_progressions(by_value: Sequence[Mapping[int, Candidate]]) -> Iterator[Series]:
+    """Yield series whose values change by the same step, which is not 0. ``by_value`` has one mapping per document."""
+    for first, second in itertools.product(*by_value[:2]):
+        step = second - first
+        wanted = [first + step * index for index in range(len(by_value))]
+        pairs = list(zip(wanted, by_value, strict=True))
+        if step and all(value in candidates for value, candidates in pairs):
+            yield [candidates[value] for value, candidates in pairs]
 
 
 def _regions_around(text: str, spans: Sequence[CharSpan], blocks: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
@@ -335,11 +367,16 @@ def _belong_to_metadata(text: str, series: Series, values: Sequence[Collection[s
     """
     lengths = []
     for candidate in series:
-        begin, end = candidate.span
-        around = (v for v in values[candidate.document] if text.find(v, max(0, end - len(v)), begin + len(v)) >= 0)
+        around = [value for value in values[candidate.document] if _contains(text, value, candidate)]
         lengths.append(max(map(len, around), default=0))
     longer = any(length > candidate.end - candidate.begin for length, candidate in zip(lengths, series, strict=True))
     return longer or all(lengths)
+
+
+def _contains(text: str, value: str, candidate: Candidate) -> bool:
+    """Whether the candidate is inside an occurrence of ``value`` in the text."""
+    begin = max(0, candidate.end - len(value))
+    return text.find(value, begin, candidate.begin + len(value)) >= 0
 
 
 def _make_disjoint(spans: Collection[CharSpan]) -> Iterator[CharSpan]:

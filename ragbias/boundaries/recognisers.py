@@ -135,7 +135,8 @@ def _find_in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], s
     numbers, forms = zip(*map(_read_header, headers), strict=True)
     if len(set(forms)) > 1:
         return [], "they have several forms"
-    if numbers[0] > 1 or list(numbers) != list(range(numbers[0], numbers[0] + len(numbers))):
+    first_number, last_number = numbers[0], numbers[-1]
+    if first_number > 1 or list(numbers) != list(range(first_number, last_number + 1)):
         return [], "their numbers are not consecutive"
     tags = list(CONTEXT_TAG.finditer(text, begin, end))
     name = next((tag["name"] for tag in reversed(tags) if tag.end() <= headers[0].start()), "")
@@ -143,8 +144,9 @@ def _find_in_message(text: str, begin: int, end: int) -> tuple[list[CharSpan], s
     if [tag["end"] for tag in element] != ["", "/"] or element[1].start() < headers[-1].end():
         return [], NOT_ENCLOSED
     within = NUMBERED_HEADER.finditer(text, headers[-1].end(), element[1].start())
+    next_header = (last_number + 1, forms[0])
     # headers without a label are citations
-    if any(header["label"] and _read_header(header) == (numbers[-1] + 1, forms[0]) for header in within):
+    if any(header["label"] and _read_header(header) == next_header for header in within):
         return [], "one of them is within a line"
     return _find_in_element(text, element[0].end(), element[1].start(), [header.span("header") for header in headers])
 
@@ -157,8 +159,9 @@ def _read_header(header: re.Match[str]) -> tuple[int, tuple[object, ...]]:
 
 def _find_in_element(text: str, begin: int, end: int, headers: Sequence[CharSpan]) -> tuple[list[CharSpan], str]:
     """Return the documents below the headers in an element, and a reason if they are uncertain."""
-    edges = zip((header[1] for header in headers), [*(header[0] for header in headers[1:]), end], strict=True)
-    spans = [strip_span(text, span) for span in edges]
+    begins = [header_end for _, header_end in headers]
+    ends = [*(header_begin for header_begin, _ in headers[1:]), end]
+    spans = [strip_span(text, span) for span in zip(begins, ends, strict=True)]
     if any(begin >= end for begin, end in spans):
         return [], "one of them has no text below it"
     lead = text[begin : headers[0][0]]

@@ -102,8 +102,9 @@ def locate_retrievals(
     chosen = assign_occurrences(text, expected, in_message)
     if chosen is None:
         return Boundaries((), source, expected.total(), UNCLEAR)
-    fields = fields_of(chain.from_iterable(candidates))
-    return _describe(text, source, expected, chosen, [fields.get(o.document, {}) for o in chosen], occurrences)
+    known_fields = fields_of(chain.from_iterable(candidates))
+    fields = [known_fields.get(occurrence.document, {}) for occurrence in chosen]
+    return _describe(text, source, expected, chosen, fields, occurrences)
 
 
 def _without_questions(retrievals: Sequence[Retrieval], in_message: Occurrences) -> Sequence[Retrieval]:

@@ -63,7 +63,8 @@ def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     of_stripped: dict[str, dict[str, list[str]]] = {}
     for text in texts:
         if isinstance(text, KnownText) and text.fields:
-            values = known[text] = of_stripped.setdefault(text.strip(), {})
+            values = of_stripped.setdefault(text.strip(), {})
+            known[text] = values
             for name, value in text.fields:
                 if value not in values.setdefault(name, []):
                     values[name].append(value)
@@ -90,7 +91,8 @@ def _printed_fields(metadata: Mapping[str, object], id: str | None) -> Iterator[
             text = write(value)
         except Exception:  # user code may raise any error, and metadata is optional
             continue
-        if text.strip() and len(text) <= (MAX_PRINTED if value is metadata else MAX_VALUE):
+        limit = MAX_PRINTED if value is metadata else MAX_VALUE
+        if text.strip() and len(text) <= limit:
             yield name, text
             if IS_PATH.fullmatch(text):
                 path = PureWindowsPath(text)  # splits at / and \
@@ -105,7 +107,9 @@ class _Block:
     """
 
     def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
-        self.texts, self.outer, self.ended = texts, outer, False
+        self.texts = texts
+        self.outer = outer
+        self.ended = False
 
 
 _current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=None)
@@ -168,9 +172,11 @@ def _text(document: object) -> str:
         return document
     for text in (getattr(document, "page_content", None), getattr(document, "text", None)):
         if isinstance(text, str):
-            metadata, name = getattr(document, "metadata", None), getattr(document, "id", None)
-            known = metadata if isinstance(metadata, Mapping) else None
-            return KnownText.of(text, known, name if isinstance(name, str) else None)
+            metadata = getattr(document, "metadata", None)
+            id = getattr(document, "id", None)
+            known_metadata = metadata if isinstance(metadata, Mapping) else None
+            known_id = id if isinstance(id, str) else None
+            return KnownText.of(text, known_metadata, known_id)
     raise WrongTypeError(f"a document is a string or has a text in page_content or text, got {_describe(document)}")
 
 
@@ -207,7 +213,8 @@ class Registry:
 
     def add(self, texts: Iterable[str]) -> None:
         """Store the texts of one retrieval. Drop blank texts, and texts beyond the limits of the registry."""
-        first = list(islice((text for text in texts if len(text) <= MAX_CHARACTERS and text.strip()), MAX_TEXTS))
+        fitting = (text for text in texts if len(text) <= MAX_CHARACTERS and text.strip())
+        first = list(islice(fitting, MAX_TEXTS))
         sizes = accumulate(map(len, first))
         retrieval = tuple(text for text, size in zip(first, sizes, strict=True) if size <= MAX_CHARACTERS)
         if not retrieval:
@@ -235,7 +242,9 @@ class Registry:
             return probe in pieces or (len(probe) < PROBE and probe in prompt)
 
         likely = {text for text, probe in probes if occurs(probe)}
-        for text in {text for text, _ in probes} - likely if "\\" in prompt else ():
+        if "\\" not in prompt:
+            return likely
+        for text in {text for text, _ in probes} - likely:
             if any(occurs(_middle(form)) for form in escaped_forms(text.strip())):
                 likely.add(text)
         return likely

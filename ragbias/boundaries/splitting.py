@@ -136,18 +136,21 @@ def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> P
     prefix, suffix = text[: spans[0][0] - len(headers[0])], text[spans[-1][1] + len(footer) :]
     texts = [text[begin:end] for begin, end in spans]
     apart = separator or footer or any(headers)
-    if any(margins) and (not apart or len({bool(header) for header in headers}) > 1):
+    some_have_headers = any(headers) and not all(headers)
+    if any(margins) and (not apart or some_have_headers):
         raise AmbiguousSegmentsError(ONLY_SPACE)
     if margins.leading and not headers[0]:
         texts = [body.lstrip() for body in texts]
         rest = separator.rstrip()
         space = _normalise_space(separator[len(rest) :])
-        separator, prefix = rest + space, (prefix.rstrip() + space) if prefix.strip() else ""
+        separator = rest + space
+        prefix = prefix.rstrip() + space if prefix.strip() else ""
     if margins.trailing and not footer:
         texts = [body.rstrip() for body in texts]
         rest = separator.lstrip()
         space = _normalise_space(separator[: len(separator) - len(rest)])
-        separator, suffix = space + rest, space + suffix.lstrip()
+        separator = space + rest
+        suffix = space + suffix.lstrip()
     bodies = [header + body + footer for header, body in zip(headers, texts, strict=True)]
     if separator and suffix.startswith(separator):
         return PromptParts(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
@@ -156,7 +159,9 @@ def _split_at_spans(text: str, spans: Sequence[CharSpan], margins: Margins) -> P
 
 
 def _normalise_space(space: str) -> str:
-    return "\n\n" if len(space.splitlines()) > 1 or space.endswith(("\n", "\r")) else " " * bool(space)
+    if len(space.splitlines()) > 1 or space.endswith(("\n", "\r")):
+        return "\n\n"
+    return " " if space else ""
 
 
 def _surroundings(text: str, spans: Sequence[CharSpan]) -> tuple[list[str], str, str]:
@@ -184,7 +189,7 @@ def _surroundings(text: str, spans: Sequence[CharSpan]) -> tuple[list[str], str,
 
 
 def _ends_with_header(gap: str, prefix: str) -> bool:
-    """Whether a gap and the prefix end with similar headers without words, such as ``## **``."""
+    """Whether a gap and the prefix end with similar headers that contain no words."""
     rules = RULES.match(gap)
     ending = gap[rules.end() :] if rules else gap
     before = "\n".join(prefix.split("\n")[-1 - ending.count("\n") :])
@@ -197,8 +202,9 @@ def _shared_header_and_footer(gap: str, prefix: str, suffix: str) -> tuple[str, 
     rest = gap.removesuffix(header)
     footer = common_prefix(rest, suffix).rstrip()
     separator = rest.removeprefix(footer)
-    whole = _begins_header(prefix.removesuffix(header), header) and _ends_footer(footer, suffix.removeprefix(footer))
-    return (header, footer, separator) if whole and not contains_words(separator) else None
+    if contains_words(separator) or not _begins_header(prefix.removesuffix(header), header):
+        return None
+    return (header, footer, separator) if _ends_footer(footer, suffix.removeprefix(footer)) else None
 
 
 def _begins_header(before: str, header: str) -> bool:
@@ -208,7 +214,8 @@ def _begins_header(before: str, header: str) -> bool:
     if MESSAGE_OPENING.search(before[-MAX_OPENING:]):
         return True
     labelled = header[0].isdigit() or ":" in header  # labels occur in ``Context: Content: ...`` or ``Context: 1. ...``
-    if before.rstrip(" \t")[-1:] not in ("\n", ">", "[", "]", "(", ":" if labelled else "\n"):
+    openings = ("\n", ">", "[", "]", "(", ":") if labelled else ("\n", ">", "[", "]", "(")
+    if before.rstrip(" \t")[-1:] not in openings:
         return False
     return before.endswith("\n\n") or not before.rstrip()[-1:].isalnum()
 
