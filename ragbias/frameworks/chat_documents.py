@@ -43,12 +43,14 @@ class ChatDocument(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        return {**({"title": self.title} if self.title else {}), **self.metadata}
+        title = {"title": self.title} if self.title else {}
+        return {**title, **self.metadata}
 
     @property
     def known_text(self) -> KnownText:
-        printed = ((str(index), value) for index, value in enumerate(self.printed))
-        return KnownText(self.text, [*printed, *KnownText.of(self.text, self.fields, self.id).fields])
+        printed = [(str(index), value) for index, value in enumerate(self.printed)]
+        known = KnownText.of(self.text, self.fields, self.id)
+        return KnownText(self.text, [*printed, *known.fields])
 
 
 @dataclass(frozen=True)
@@ -67,33 +69,42 @@ def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
     Raises:
         ArgumentError: the block has no text, or contains more than title and text.
     """
-    kind, title, source = block.get("type"), block.get("title") or "", block.get("source")
+    kind = block.get("type")
+    title = block.get("title") or ""
     if kind not in tuple(BLOCKS):  # a tuple, because ``kind`` may be unhashable
         return None
-    address = {"source": None} if isinstance(source, str) else {}  # the source of a search result is an address
+    address = (
+        {"source": None} if isinstance(block.get("source"), str) else {}
+    )  # the source of a search result is an address
     content = _content(kind, {**block, "title": None, **address}, (kind,), ("text", "content", "source"))
     if isinstance(content, dict):
         content = _content(kind, content, ("text", "content"), ("data", "content"))
-    texts = [_content(kind, part, ("text",), ("text",)) for part in content] if isinstance(content, list) else [content]
+    texts = [content]
+    if isinstance(content, list):
+        texts = [_content(kind, part, ("text",), ("text",)) for part in content]
     if not all(isinstance(text, str) for text in (title, *texts)):
         raise _block_error(kind, "a title or text that is not a string")
-    if not (text := "\n".join(texts).strip()):  # stripped, because some chat templates strip messages
+    text = "\n".join(texts).strip()  # stripped, because some chat templates strip messages
+    if not text:
         raise _block_error(kind, "no text")
     return ChatDocument(title.strip(), text)
 
 
 def _content(kind: str, part: Any, types: Sequence[str], fields: Sequence[str]) -> Any:
     """Return the value of the block's only content field. The name of this field must be in ``fields``."""
-    if not isinstance(part, dict) or part.get("type") not in types:
-        raise _block_error(kind, f"a part of type {shown(part.get('type') if isinstance(part, dict) else part)}")
+    part_type = part.get("type") if isinstance(part, dict) else part
+    if not isinstance(part, dict) or part_type not in types:
+        raise _block_error(kind, f"a part of type {shown(part_type)}")
     media_type = part.get("mime_type") or part.get("media_type") or "text/plain"
     if not str(media_type).startswith("text/"):
         raise _block_error(kind, f"the media type {shown(media_type)}")
     given = content_fields(part)
     if unknown := [name for name in given if name not in fields]:
         raise _block_error(kind, f"the field {shown(unknown[0])}")
-    if len(given) != 1:
-        raise _block_error(kind, f"both {' and '.join(map(repr, given))}" if given else "no text")
+    if not given:
+        raise _block_error(kind, "no text")
+    if len(given) > 1:
+        raise _block_error(kind, f"both {' and '.join(map(repr, given))}")
     return next(iter(given.values()))
 
 
@@ -125,16 +136,22 @@ def _content_text(parts: str | Sequence[str | ChatDocument]) -> str:
 
 def message_documents(messages: Sequence[Message]) -> list[list[ChatDocument]]:
     """Return the documents of each message that has documents, the latest message first."""
-    contents = (turn["content"] for turn in reversed(messages) if not isinstance(turn["content"], str))
-    found = ([part for part in content if isinstance(part, ChatDocument)] for content in contents)
+    found = [_documents_in(message) for message in reversed(messages)]
     return [documents for documents in found if documents]
+
+
+def _documents_in(message: Message) -> list[ChatDocument]:
+    content = message["content"]
+    return [] if isinstance(content, str) else [part for part in content if isinstance(part, ChatDocument)]
 
 
 def replace_documents(messages: Sequence[Message], documents: Iterable[ChatDocument] = ()) -> list[Message]:
     """Replace the documents of the last message that contains documents. Remove documents that have no replacement."""
-    given, replaced = iter(documents), list(messages)
+    given = iter(documents)
+    replaced = list(messages)
     for index in reversed(range(len(messages))):
-        if message_documents([message := messages[index]]):
+        message = messages[index]
+        if _documents_in(message):
             parts = [next(given, None) if isinstance(part, ChatDocument) else part for part in message["content"]]
             replaced[index] = {**message, "content": [part for part in parts if part is not None]}
             break
@@ -176,9 +193,12 @@ def render_conversation(
         documents: documents of the call. ``None`` selects the documents of the last message that contains documents.
         join: a function that joins the parts of each message into one text.
     """
-    turns, blocks = join(messages), message_documents(messages)
+    turns = join(messages)
+    blocks = message_documents(messages)
     if documents is None:
-        given, shown, searched = next(iter(blocks), []), join(replace_documents(messages)), turns[:0]
+        given = next(iter(blocks), [])
+        shown = join(replace_documents(messages))
+        searched = []
     else:
         given = [ChatDocument("", each) if isinstance(each, str) else each for each in documents]
         shown = searched = turns
@@ -201,7 +221,8 @@ def render_documents(
     contents = [turn["content"] for turn in messages if turn["role"] != "assistant"]
     if all(any(text in content for content in contents) for text in texts) or find_copies(texts, contents):
         return None
-    if locate_all(plain := chat_text(), documents) is not None:
+    plain = chat_text()
+    if locate_all(plain, documents) is not None:
         return None
     for key in ("text", "content"):  # templates read different keys, and some print all keys
 
@@ -210,7 +231,8 @@ def render_documents(
 
         prompt = render(texts)
         if prompt != plain:
-            found, marked = locate_all(prompt, documents), locate_printed(render, texts)
+            found = locate_all(prompt, documents)
+            marked = locate_printed(render, texts)
             # if one document contains another, only the marks show which is which
             if marked is not None and (found is None or found.texts != marked[1].texts):
                 return marked

@@ -99,7 +99,8 @@ class Connection:
     async def _request(self, verb: str, path: str, **settings: Any) -> Any:
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:  # a forked process needs its own connections
-            uncompressed, hooks = {"accept-encoding": "identity"}, {"response": [self._check_size]}
+            uncompressed = {"accept-encoding": "identity"}
+            hooks = {"response": [self._check_size]}
             client = self._openai.DefaultAsyncHttpxClient(headers=uncompressed, event_hooks=hooks)
             self._client = loop, self._openai.AsyncOpenAI(http_client=client, **self._settings)
         answer = await getattr(self._client[1], verb)(f"{self.base_url}{path}", cast_to=object, **settings)

@@ -75,7 +75,8 @@ class MissingDocuments:
         needs_documents = request.method_requested.needs_documents
         if on_missing == "ignore" or not (needs_documents and located.must_be_complete):
             return
-        report, n_untreated = request.report, request.prompt.boundaries.n_untreated
+        report = request.report
+        n_untreated = request.prompt.boundaries.n_untreated
         explicit = bool(current_documents() if documents is None else documents)
         missing = self._find_missing(request, explicit)
         if n_untreated > 1 and missing != "all":
@@ -99,14 +100,16 @@ class MissingDocuments:
         ``explicit`` is whether the caller passed documents. If so, documents from a source that is not in ``CERTAIN``
         do not suffice: the result is ``"some"`` rather than ``"none"``.
         """
-        report, source = request.report, request.report.source
+        report = request.report
+        source = report.source
         # a chain may drop some of the retrieved documents, and a step of a chain may use one of them
         must_have_all = source in EXPLICIT or (source in self.complete and report.n_found != 1)
-        n_needed = report.n_expected - (0 if must_have_all else request.prompt.boundaries.n_absent)
-        found_all = source != "none" and report.n_found == n_needed
+        n_may_be_absent = 0 if must_have_all else request.prompt.boundaries.n_absent
+        found_all = source != "none" and report.n_found == report.n_expected - n_may_be_absent
         if request.why_plain and not (found_all and report.n_found < 2):  # one document has no order
             return "all"
-        return "some" if not found_all or (explicit and source not in CERTAIN) else "none"
+        is_certain = source in CERTAIN or not explicit
+        return "none" if found_all and is_certain else "some"
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if STRIPPING_HELPS in report.reason:

@@ -64,7 +64,8 @@ class PreparedCall:
 
     def stream(self, convert: Callable[[StreamedPart], T]) -> Generator[T, None, None]:
         """Stream the answer, and convert each part. Closing or deleting the generator stops the computation."""
-        stream, growing = self._open_stream(), GrowingAnswer(self.form)
+        stream = self._open_stream()
+        growing = GrowingAnswer(self.form)
 
         def parts() -> Generator[T, None, None]:
             with stream:
@@ -77,7 +78,8 @@ class PreparedCall:
 
     def astream(self, convert: Callable[[StreamedPart], T]) -> AsyncGenerator[T, None]:
         """Like ``stream``, without blocking the event loop."""
-        stream, growing = self._open_stream(), GrowingAnswer(self.form)
+        stream = self._open_stream()
+        growing = GrowingAnswer(self.form)
 
         async def parts() -> AsyncGenerator[T, None]:
             async with aclosing(bridge.pieces(stream)) as pieces:
@@ -148,7 +150,8 @@ class FrameworkModel(BaseModel):
     def merge_arguments(self, arguments: Mapping[str, Any], model_name: str, batch_size: int = 8) -> MergedArguments:
         """Merge the arguments of a call with the model's fields. Arguments take precedence."""
         merged = {"method": self.method, **self._call_defaults(), **arguments}
-        documents, method = merged.pop("documents", None), methods.get(merged.pop("method"), model_name)
+        documents = merged.pop("documents", None)
+        method = methods.get(merged.pop("method"), model_name)
         return MergedArguments(documents, method, GenerationSettings.from_arguments(merged, batch_size))
 
     def _call_defaults(self) -> dict[str, Any]:
@@ -225,8 +228,10 @@ class FrameworkModel(BaseModel):
         return RemoteLM(base_url, name or None, self.method, key, options.timeout, options.max_retries)
 
     def _load_model(self, name: str, model_kwargs: Mapping[str, Any]) -> DebiasedLM:
-        options, model, tokenizer = self.options, cast(Any, self.options.model), self.options.tokenizer
-        settings: dict[str, Any] = {each: getattr(options, each) for each in ("strip_numbering", "backend")}
+        options = self.options
+        model = cast(Any, options.model)
+        tokenizer = options.tokenizer
+        settings: dict[str, Any] = {"strip_numbering": options.strip_numbering, "backend": options.backend}
         settings |= {"method": self.method, "cache": self.document_cache}
         if model is None and tokenizer is None and options.tokenizer_name in (None, name):
             loading = {"tokenizer_kwargs": options.tokenizer_kwargs, **model_kwargs}
@@ -246,7 +251,8 @@ class FrameworkModel(BaseModel):
         settings: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
         for owner, values in ((self.options, settings), (self, {"document_cache": lm.cache})):
             for name in values.keys() & owner.model_fields_set:
-                if (value := getattr(owner, name)) != values[name]:
+                value = getattr(owner, name)
+                if value != values[name]:
                     raise ArgumentError(
                         f"{name}={value!r} contradicts the existing model; leave it out, and set it where the model is "
                         "created: in ragbias.DebiasedLM(...), or with `ragbias serve`"

@@ -114,7 +114,8 @@ class RemoteLM:
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> Request:
         """Return a request for this prompt, with a report of its documents."""
-        split, method = split_prompt(prompt, boundaries=boundaries), method or self.method
+        split = split_prompt(prompt, boundaries=boundaries)
+        method = method or self.method
         why_plain = reason_for_plain(method, split, split.parts)
         report = create_report(split.boundaries, method, why_plain)
         return RemoteRequest(split, method, why_plain, method, report)
@@ -165,8 +166,9 @@ class RemoteLM:
                         final["choices"] = [choice]
 
             self._connection.read_events(request.path, body, on_event, cancelled)
-            if final["choices"][0] and final.keys() >= {"ragbias", "usage"}:
-                return _parse_generation(request, {**final, "choices": [{**final["choices"][0], "text": text}]})
+            choice = final["choices"][0]
+            if choice and final.keys() >= {"ragbias", "usage"}:
+                return _parse_generation(request, {**final, "choices": [{**choice, "text": text}]})
             if cancelled.is_set():
                 return RemoteGeneration(text, [], Usage(0, 0), request.report, "length")
             raise ServerError("the server's answer broke off before its end; try again")
@@ -189,7 +191,8 @@ class RemoteLM:
         options = {"on_missing": "ignore", "raw": True}
         if not (self._server_chooses and request.method == self.method):
             options["method"] = format_method(request.method)
-        return {**{name: value for name, value in body.items() if value is not None}, "ragbias": options}
+        given = {name: value for name, value in body.items() if value is not None}
+        return {**given, "ragbias": options}
 
 
 def _check_remote(request: Request) -> RemoteRequest:
@@ -200,7 +203,8 @@ def _check_remote(request: Request) -> RemoteRequest:
 
 def _located_documents(request: RemoteRequest) -> list[Json] | None:
     """Return the located documents verbatim, or ``None`` to let the server search for documents."""
-    located, text = request.prompt.boundaries, request.prompt.flat.text
+    located = request.prompt.boundaries
+    text = request.prompt.flat.text
     if not located.spans:
         return [] if located.source == "documents" else None
     spans = located.texts or located.spans
@@ -218,7 +222,8 @@ def _to_json(turn: Mapping[str, Any]) -> Json:
 
 def _parse_generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
     try:
-        choice, counts = body["choices"][0], body["usage"]
+        choice = body["choices"][0]
+        counts = body["usage"]
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         cached = counts.get("prompt_tokens_details", {}).get("cached_tokens", 0)
         logprobs = choice["logprobs"]

@@ -71,7 +71,8 @@ def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
 def parse_arguments(text: str) -> dict[str, Any] | None:
     """Parse the arguments of an earlier call. Return None if ``text`` is neither empty nor a JSON object."""
     with suppress(ValueError, RecursionError):
-        if isinstance(arguments := json.loads(text or "{}"), dict):
+        arguments = json.loads(text or "{}")
+        if isinstance(arguments, dict):
             return arguments
     return None
 
@@ -88,13 +89,14 @@ def visible_length(text: str) -> int:
 def _parse_marked_calls(text: str, marker: re.Match[str]) -> tuple[list[ToolCall], int]:
     """Parse the calls after a marker. Return the calls and the index at which they end."""
     if marker[0] == HERMES:
-        end = text.find(_END, marker.end())
-        body = text[marker.end() :] if end < 0 else text[marker.end() : end]
-        return [_parse_call(body)], len(text) if end < 0 else end + len(_END)
+        body, end_mark, _ = text[marker.end() :].partition(_END)
+        return [_parse_call(body)], marker.end() + len(body) + len(end_mark)
     begin = len(text) - len(text[marker.end() :].lstrip())
     if marker[0] == LLAMA:
         calls, rest = _parse_bare_calls(text[begin:])
-        return calls or [_parse_call(text[begin:])], len(text) - len(rest) if calls else len(text)
+        if not calls:
+            return [_parse_call(text[begin:])], len(text)
+        return calls, len(text) - len(rest)
     try:
         values, end = _decoder.raw_decode(text, begin)
     except (ValueError, RecursionError) as error:
@@ -165,4 +167,6 @@ def forced_beginning(chat_template: str, name: str | None) -> str | None:
         opening, key = "", "parameters"
     else:
         return None
-    return opening + ('{"name": "' if name is None else f'{{"name": {json.dumps(name)}, "{key}":')
+    if name is None:
+        return opening + '{"name": "'
+    return f'{opening}{{"name": {json.dumps(name)}, "{key}":'

@@ -101,10 +101,12 @@ def template_problem(lm: LanguageModel, tools: Sequence[Tool]) -> str:
         return "there is none"
     conversation = [{"role": "user", "content": "Hello"}]
     try:
-        plain, text = lm.chat_text(conversation), lm.chat_text(conversation, tools)
+        plain = lm.chat_text(conversation)
+        text = lm.chat_text(conversation, tools)
     except Exception as error:  # a template is a program and may fail in any way
         return f"it fails with {type(error).__name__}: {error}"
-    return "" if text != plain and all(_tool_name(tool) in text for tool in tools) else "it ignores them"
+    has_names = all(_tool_name(tool) in text for tool in tools)
+    return "" if has_names and text != plain else "it ignores them"
 
 
 def template_message(
@@ -171,8 +173,10 @@ class AnswerFormat:
         The content includes the malformed calls. If ``parallel`` is false, only the first valid call is returned.
         """
         content, calls = self.read(text)
-        valid, malformed = [call for call in calls if not call.error], [call for call in calls if call.error]
-        content = "\n".join(filter(None, (content, *(call.raw for call in malformed)))) if malformed else content
+        valid = [call for call in calls if not call.error]
+        malformed = [call for call in calls if call.error]
+        texts = [content, *(call.raw for call in malformed)]
+        content = "\n".join(filter(None, texts))
         return content, valid if self.parallel else valid[:1], malformed
 
 
@@ -243,14 +247,17 @@ class GrowingAnswer:
 
     def __init__(self, form: AnswerFormat) -> None:
         self.shown = ""
-        self._form, self._text = form, form.beginning
+        self._form = form
+        self._text = form.beginning
 
     def add(self, piece: str) -> str:
         """Append a piece of the answer. Return the new content, without text that may be part of a tool call."""
         self._text += piece
-        return self.rest(self._text[: visible_length(self._text)] if self._form.tools else self._text)
+        visible = self._text[: visible_length(self._text)] if self._form.tools else self._text
+        return self.rest(visible)
 
     def rest(self, content: str) -> str:
         """Return the part of ``content`` that was not emitted yet. ``content`` begins with the emitted part."""
-        new, self.shown = content[len(self.shown) :], content
+        new = content[len(self.shown) :]
+        self.shown = content
         return new
