@@ -36,8 +36,11 @@ class _Formatter:
     """Format one answer. All chunks of the answer have the same id and creation time."""
 
     def __init__(self, model: str, prefix: str, chunk_kind: str) -> None:
-        self._model, self._id, self._created = model, f"{prefix}-{uuid.uuid4().hex}", int(time.time())
-        self._chunk_kind, self.fingerprint = chunk_kind, ""
+        self._model = model
+        self._id = f"{prefix}-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._chunk_kind = chunk_kind
+        self.fingerprint = ""
 
     def usage_chunk(self, usage: Usage) -> Json:
         """Return a chunk that contains only the token counts."""
@@ -87,7 +90,8 @@ class ChatFormatter(_Formatter):
     def last(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[Json]:
         """Return the last chunks of a stream, without the token counts."""
         content, calls = self._content(generation)
-        chunks = [self._chunk(delta={"content": unsent})] if (unsent := self._growing.rest(content)) else []
+        unsent = self._growing.rest(content)
+        chunks = [self._chunk(delta={"content": unsent})] if unsent else []
         if calls:
             indexed = [{"index": index, **call} for index, call in enumerate(calls)]
             chunks.append(self._chunk(delta={"tool_calls": indexed}))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -107,8 +107,11 @@ def cache_salt(request: Request, body: RequestBody, settings: ServerSettings) ->
         message = f"header {settings.tenant_header} is missing; the gateway must set it to the tenant's name"
         raise bad_request(None, message)
     parts = [request.state.api_key, tenant, body.prompt_cache_key or ""]
-    digests = (hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32] for fields in (parts[:2], parts))
-    return "".join(digests) if any(parts) else ""
+    return _half_salt(parts[:2]) + _half_salt(parts) if any(parts) else ""
+
+
+def _half_salt(parts: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 async def _respond(engine: Engine, body: RequestBody, request: Request, salt: str, metrics: Metrics) -> Response:

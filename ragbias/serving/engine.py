@@ -38,7 +38,10 @@ class ServedModel(ABC):
     """
 
     def __init__(self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics) -> None:
-        self.lm, self.name, self.settings, self.metrics = lm, name, settings, metrics
+        self.lm = lm
+        self.name = name
+        self.settings = settings
+        self.metrics = metrics
         self._streams = asyncio.Semaphore(settings.max_streams)
         self._preparing = asyncio.Semaphore(PREPARED_AT_ONCE)
         self._queued = self._running = 0
@@ -110,7 +113,8 @@ class ServedModel(ABC):
         If the client disconnects, the event that ``work`` receives is set. The request keeps its place in the queue
         until the thread ends.
         """
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
 
         def work_and_end(cancelled: threading.Event) -> T:
             try:
@@ -146,14 +150,17 @@ class ServedModel(ABC):
             form = replace(form, parallel=body.parallel_tool_calls is not False)
             settings = replace(settings, keep_special=form.keep_special)
             formatter = ChatFormatter(self.name, form, body.options.raw)
-            chat_text, messages = prompts.chat_renderer(self.lm, body), prompts.template_messages(body)
+            chat_text = prompts.chat_renderer(self.lm, body)
+            messages = prompts.template_messages(body)
             documents = prompts.documents_of(body, self.settings.max_documents)
             text, boundaries = prompts.render_chat(chat_text, messages, documents, form, self.settings)
         else:
             formatter = CompletionFormatter(self.name)
-            prompts.check_characters(text := body.prompt, self.lm, "prompt")
+            text = body.prompt
+            prompts.check_characters(text, self.lm, "prompt")
             documents = prompts.documents_of(body, self.settings.max_documents)
-            if (found := prompts.find_documents(text, documents, self.settings)) is None:
+            found = prompts.find_documents(text, documents, self.settings)
+            if found is None:
                 raise prompts.missing_documents("prompt", text, documents or ())
             boundaries = found
         request = self.prepare(text, boundaries, method, cancelled)
@@ -168,7 +175,8 @@ class ServedModel(ABC):
         limit = self.settings.max_new_tokens
         if max_tokens is not None and limit is not None and max_tokens > limit:
             raise bad_request(name, f"{name}={max_tokens}; expected at most {limit}, the limit of this server")
-        arguments = {name: getattr(body, name) for name in (*SAMPLING, "stop")} | {"max_new_tokens": max_tokens}
+        arguments = {argument: getattr(body, argument) for argument in (*SAMPLING, "stop")}
+        arguments["max_new_tokens"] = max_tokens
         arguments["logprobs"] = body.logprobs is not None and body.logprobs is not False  # 0 also requests them
         return GenerationSettings.from_arguments(arguments)
 

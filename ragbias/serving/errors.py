@@ -52,8 +52,11 @@ class ApiError(HTTPException):
         retry_after: int | None = None,
     ) -> None:
         headers = {} if retry_after is None else {"retry-after": str(retry_after)}
-        super().__init__(status, message, headers | ({"www-authenticate": "Bearer"} if status == 401 else {}))
-        self.param, self.code = param, code
+        if status == 401:
+            headers["www-authenticate"] = "Bearer"
+        super().__init__(status, message, headers)
+        self.param = param
+        self.code = code
 
     def as_dict(self) -> dict[str, Any]:
         """Return the response body."""
@@ -112,8 +115,9 @@ def from_library(error: RagBiasError, prompt: str) -> ApiError:
         return bad_request("documents", text, "invalid_documents")
     if isinstance(error, ArgumentError):
         argument = _ARGUMENT.match(text)
+        field = _OTHER_NAMES.get(argument[1], argument[1]) if argument else None
         code = "unsupported_parameter" if isinstance(error, NotImplementedError) else None
-        return bad_request(_OTHER_NAMES.get(argument[1], argument[1]) if argument else None, text, code)
+        return bad_request(field, text, code)
     if isinstance(error, errors.OutOfMemoryError):
         return ApiError(503, text, None, "out_of_memory", retry_after=5)
     return ApiError(500, text, None, type(error).__name__)
@@ -123,7 +127,9 @@ def from_validation(failures: Sequence[Any]) -> ApiError:
     """Convert the first of pydantic's errors to ``ApiError``. The message does not quote the rejected value."""
     first = failures[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part != "body")
-    param, message, code = path.removeprefix("."), first["msg"].removeprefix("Value error, "), None
+    param = path.removeprefix(".")
+    message = first["msg"].removeprefix("Value error, ")
+    code = None
     if first["type"] == "extra_forbidden":
         where = f"name it ragbias.{param}" if param in RequestOptions.model_fields else "/docs lists the known ones"
         message, code = f"unknown field; {where}", "unknown_parameter"

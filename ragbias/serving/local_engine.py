@@ -111,7 +111,8 @@ class LocalModel(ServedModel):
         self.metrics.batches.labels(self.name).observe(len(jobs))
         try:
             async with self.running(len(jobs)):
-                lm, settings = self._model_for(jobs[0].salt), replace(jobs[0].settings, batch_size=batch_size)
+                lm = self._model_for(jobs[0].salt)
+                settings = replace(jobs[0].settings, batch_size=batch_size)
                 answers = await bridge.in_thread(partial(lm.answer, requests, settings))
         except Exception as error:
             if len(jobs) > 1:

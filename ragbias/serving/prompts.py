@@ -45,21 +45,24 @@ def client_method(requested: str | None, default: Method, model_name: str | None
         return default
     if len(requested) > LONGEST_METHOD:
         raise bad_request(METHOD, f"{METHOD}: {len(requested):,} characters; expected at most {LONGEST_METHOD}")
-    if _NAMES_A_FILE.search(_READER.sub(lambda match: "" if match[1] in shipped_readers() else match[0], requested)):
+    without_shipped = _READER.sub(lambda match: "" if match[1] in shipped_readers() else match[0], requested)
+    if _NAMES_A_FILE.search(without_shipped):
         raise bad_request(METHOD, f"{METHOD}: a request cannot name a file; start the server with this method")
     return methods.get(requested, model_name)
 
 
 def check_characters(text: str, lm: DebiasedLM, param: str) -> None:
     """Raise a 400 for a text that cannot fit the model's context window, before the text is tokenised."""
-    if len(text) > (limit := lm.window * CHARACTERS_PER_TOKEN):
+    limit = lm.window * CHARACTERS_PER_TOKEN
+    if len(text) > limit:
         message = f"{param}: {len(text):,} characters; expected at most {limit:,} for the model's context window"
         raise bad_request(param, message, "context_length_exceeded")
 
 
 def documents_of(body: ArrangedFields, limit: int) -> list[ChatDocument] | None:
     """Return the documents of a body, or None if no field contains them. Raise a 400 for more than ``limit``."""
-    documents, template = body.documents, getattr(body, "chat_template_kwargs", None)
+    documents = body.documents
+    template = getattr(body, "chat_template_kwargs", None)
     if template is not None and template.documents is not None:
         if documents is not None:
             raise bad_request("documents", "documents are given here and in chat_template_kwargs; give them once")
@@ -103,7 +106,8 @@ def check_copies(documents: Sequence[ChatDocument], contents: Iterable[str]) -> 
     Otherwise, the order of these documents would affect the answer. A message whose whole text equals a document is
     ignored, because it may be the user's question.
     """
-    texts, contents = [document.text for document in documents], list(contents)
+    texts = [document.text for document in documents]
+    contents = list(contents)
     if chat_documents.find_copies(texts, contents):
         absent = next(iter(chat_documents.name_absent(texts, "\n".join(contents))), "together")
         message = f"documents: the messages contain some, but not {absent}; leave all of them out of the messages"
@@ -137,7 +141,8 @@ def render_chat(
     if chat.boundaries is not None:
         return chat.prompt, chat.boundaries
     if documents or not chat.blocks:
-        if (boundaries := find_documents(chat.prompt, documents, settings)) is not None:
+        boundaries = find_documents(chat.prompt, documents, settings)
+        if boundaries is not None:
             return chat.prompt, boundaries
         assert documents is not None
         check_copies(documents, (message["content"] for message in messages if message["role"] != "assistant"))
@@ -158,7 +163,8 @@ def render_chat(
 
 def locate_inserted(render: Callable[[Sequence[str]], str], texts: Sequence[str]) -> tuple[str, Boundaries]:
     """Render a prompt with documents, and locate them. Raise a 400 if the chat template changes their texts."""
-    if (rendered := chat_documents.locate_printed(render, texts)) is None:
+    rendered = chat_documents.locate_printed(render, texts)
+    if rendered is None:
         message = "the model's chat template changes the documents; put them into the messages as text"
         raise bad_request("documents", message, "invalid_documents")
     return rendered
@@ -187,7 +193,8 @@ def _template_message(message: Message, param: str) -> Json:
 
 
 def _arguments(call: EarlierToolCall, param: str) -> Json:
-    if (arguments := parse_arguments(call.function.arguments)) is None:
+    arguments = parse_arguments(call.function.arguments)
+    if arguments is None:
         param = f"{param}.function.arguments"
         raise bad_request(param, f"{param}: expected a JSON object, as text")
     return arguments

@@ -55,7 +55,8 @@ class Upstream:
     """The server behind the proxy. Its API key is ``upstream.key``, or the client's key if the proxy needs no keys."""
 
     def __init__(self, upstream: UpstreamModel, settings: ProxySettings) -> None:
-        self._key, self._keep_clients_key = upstream.key, not settings.api_key
+        self._key = upstream.key
+        self._keep_clients_key = not settings.api_key
         self.client = upstream_client(upstream.url, upstream.timeout)
 
     async def send(self, request: Request, body: bytes) -> httpx.Response:
@@ -90,7 +91,8 @@ def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
 
 def create_proxy(upstream: UpstreamModel, settings: ProxySettings, metrics: Metrics) -> FastAPI:
     """Create the application of the proxy, for methods that only reorder documents."""
-    default, server = methods.get(upstream.method), Upstream(upstream, settings)
+    default = methods.get(upstream.method)
+    server = Upstream(upstream, settings)
     check_orders_text(default)
 
     @asynccontextmanager
@@ -146,20 +148,11 @@ def arrange(body: Any, prompt: str, default: Method, settings: ProxySettings) ->
         fields = ArrangedFields.model_validate({name: body.pop(name, None) for name in ("documents", "ragbias")})
         method = prompts.client_method(fields.options.method, default)
         check_orders_text(method)
-        documents, texts = prompts.documents_of(fields, settings.max_documents), list(_texts(body, prompt))
+        documents = prompts.documents_of(fields, settings.max_documents)
+        texts = list(_texts(body, prompt))
         holder, boundaries = _find_text_with_documents(texts, documents, settings)
         if documents and holder is None:
-            prompts.check_copies(documents, (text.text.removesuffix(END) for text in texts))
-            messages = body[prompt] if prompt == "messages" else []
-            last = next((message for message in reversed(messages) if message.get("role") == "user"), body)
-            holder = next((text for text in texts if text.message is last), None)
-            if holder is None:
-                raise prompts.missing_documents(prompt, "\n".join(text.text for text in texts), documents)
-            question, inserted = holder.text, [str(document).lstrip() for document in documents]
-            text, boundaries = prompts.locate_inserted(
-                lambda texts: prompts.SEPARATOR.join([*texts, question]), inserted
-            )
-            holder = holder._replace(text=text)
+            holder, boundaries = _insert_documents(body, prompt, texts, documents)
         flat = holder.text if holder else ""
         request = order_text(split_located(flat, boundaries, settings.strip_numbering), method)
     prompts.check_documents_found(request, fields.options.on_missing or settings.on_missing)
@@ -198,11 +191,29 @@ def _find_text_with_documents(
     """Return the last text that contains all documents, or None, and the boundaries of the documents."""
     boundaries = locate("", documents=[] if documents == [] else None)
     for text in reversed(texts):
-        if (found := prompts.find_documents(text.text, documents, settings)) is not None:
-            boundaries = found
-            if documents or found.n_found > 1:
-                return text, found
+        found = prompts.find_documents(text.text, documents, settings)
+        if found is None:
+            continue
+        boundaries = found
+        if documents or found.n_found > 1:
+            return text, found
     return None, boundaries
+
+
+def _insert_documents(
+    body: Json, prompt: str, texts: Sequence[PromptText], documents: Sequence[ChatDocument]
+) -> tuple[PromptText, Boundaries]:
+    """Insert the documents at the beginning of the user's last message. Raise a 400 if there is no such message."""
+    prompts.check_copies(documents, (text.text.removesuffix(END) for text in texts))
+    messages = body[prompt] if prompt == "messages" else []
+    last = next((message for message in reversed(messages) if message.get("role") == "user"), body)
+    holder = next((text for text in texts if text.message is last), None)
+    if holder is None:
+        raise prompts.missing_documents(prompt, "\n".join(text.text for text in texts), documents)
+    question = holder.text
+    inserted = [str(document).lstrip() for document in documents]
+    text, boundaries = prompts.locate_inserted(lambda texts: prompts.SEPARATOR.join([*texts, question]), inserted)
+    return holder._replace(text=text), boundaries
 
 
 async def _forward(request: Request, upstream: Upstream, body: bytes, report: Json | None) -> Response:

@@ -57,7 +57,8 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Close connections that are idle too long. If there are too many, close those that are idle longest."""
-        now, before = time.monotonic(), self._idle_since
+        now = time.monotonic()
+        before = self._idle_since
         protocols: list[Any] = list(self.server_state.connections)
         connections = [(protocol, protocol.cycle) for protocol in protocols]
         idle = [pair for pair in connections if pair[1] is None or pair[1].response_complete]
@@ -87,7 +88,8 @@ def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Ca
     Args:
         load: loads the models in a thread. ``/ready`` is a 503 until ``load`` returns. An error ends the server.
     """
-    listener, server = open_listener(host, port), Server(app, settings)
+    listener = open_listener(host, port)
+    server = Server(app, settings)
     failures: list[BaseException] = []
 
     def load_models(load: Callable[[], None]) -> None:

@@ -62,11 +62,12 @@ class Document(_Fields):
         data = value["data"]
         if isinstance(data, str):
             return {"id": value.get("id"), "text": data}
-        key = next((key for key in TEXT_KEYS if isinstance(data, dict) and isinstance(data.get(key), str)), None)
+        fields = data if isinstance(data, dict) else {}
+        key = next((key for key in TEXT_KEYS if isinstance(fields.get(key), str)), None)
         if key is None:
             raise ValueError(f"data has no text; expected one of {', '.join(TEXT_KEYS)}")
-        metadata = {name: field for name, field in data.items() if name not in (key, "title")}
-        return {"id": value.get("id"), "text": data[key], "title": data.get("title"), "metadata": metadata}
+        metadata = {name: field for name, field in fields.items() if name not in (key, "title")}
+        return {"id": value.get("id"), "text": fields[key], "title": fields.get("title"), "metadata": metadata}
 
     @field_validator("text")
     @classmethod
@@ -208,7 +209,8 @@ class Message(_Fields):
         if not isinstance(content, list) or not content:
             raise ValueError(f"expected a string, or a list of at least one part, not {json_type(content)}")
         parts = [_part(part, f"content[{index}]") for index, part in enumerate(content)]
-        return "".join(part.text for part in parts) if all(isinstance(part, TextPart) for part in parts) else parts
+        has_only_text = all(isinstance(part, TextPart) for part in parts)
+        return "".join(part.text for part in parts) if has_only_text else parts
 
     @property
     def parts(self) -> list[str | ChatDocument]:

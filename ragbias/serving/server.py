@@ -42,6 +42,7 @@ PUBLIC_ROUTES = ("/health", "/ready", "/metrics")  # need no API key, and are no
 SECONDS_FOR_BODY = 60.0
 ERROR_STATUSES = (400, 401, 404, 408, 413, 429, 500, 503)  # errors in the OpenAPI schema
 BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+WRONG_KEY = ApiError(401, "wrong or missing API key; send it as `Authorization: Bearer KEY`", None, "invalid_api_key")
 _REQUEST_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 logger = logging.getLogger("ragbias.serving")
 T = TypeVar("T")
@@ -118,10 +119,11 @@ def base_app(
     """Create an application with ``/health``, ``/ready`` and ``/metrics``. ``/ready`` is a 503 during a shutdown."""
     responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in ERROR_STATUSES}
     app = FastAPI(title=title, version=__version__, lifespan=lifespan, responses=responses)
-    app.state.draining, app.state.max_body_bytes = False, settings.max_body_bytes
+    app.state.draining = False
+    app.state.max_body_bytes = settings.max_body_bytes
     app.state.grace_ended = asyncio.Event()  # set when the grace period of a shutdown ends
     app.router.route_class = BoundedRoute
-    api_keys = [stripped for line in settings.api_key.split("\n") if (stripped := line.strip(" \r"))]
+    api_keys = list(filter(None, (line.strip(" \r") for line in settings.api_key.split("\n"))))
     if settings.api_key and not api_keys:
         raise ArgumentError("the API key is blank; leave it out, or give a key")
     app.add_middleware(Guard, api_keys=api_keys, metrics=metrics)
@@ -136,7 +138,8 @@ def base_app(
     @app.get("/ready")
     async def ready() -> dict[str, str]:
         """Return a 200 while the server answers requests, otherwise a 503."""
-        if reason := "the server is shutting down" if app.state.draining else await why_not_ready():
+        reason = "the server is shutting down" if app.state.draining else await why_not_ready()
+        if reason:
             raise ApiError(503, reason, None, "not_ready")
         return {"status": "ready"}
 
@@ -213,7 +216,8 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str], metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+        self._app = app
+        self._metrics = metrics
         self._keys = {key.encode(): key for key in api_keys}
         for key in api_keys:  # clients encode keys as UTF-8 or Latin-1
             with suppress(UnicodeEncodeError):
@@ -229,7 +233,9 @@ class Guard:
         fields: dict[str, Any] = {"request_id": request_id}
         key = self._key_of(headers)
         scope.setdefault("state", {}).update(log_fields=fields, api_key=key)
-        begin, status, ended = time.perf_counter(), 0, False
+        begin = time.perf_counter()
+        status = 0
+        ended = False
 
         async def send_and_record(message: Message) -> None:
             nonlocal status, ended
@@ -239,14 +245,12 @@ class Guard:
             await send(message)
             ended = message["type"] == "http.response.body" and not message.get("more_body")
 
+        app = self._app
+        if scope["path"] not in PUBLIC_ROUTES and key is None:
+            app = WRONG_KEY.response()
+            fields["code"] = WRONG_KEY.code
         try:
-            if scope["path"] in PUBLIC_ROUTES or key is not None:
-                await self._app(scope, receive, send_and_record)
-            else:
-                fields["code"] = "invalid_api_key"
-                message = "wrong or missing API key; send it as `Authorization: Bearer KEY`"
-                response = ApiError(401, message, None, fields["code"]).response()
-                await response(scope, receive, send_and_record)
+            await app(scope, receive, send_and_record)
         except Exception as error:
             log("failed", logging.ERROR, error, request_id=request_id)
             if status:  # the response has started
@@ -277,7 +281,8 @@ class Guard:
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[T]) -> T:
     """Await ``work``. Cancel it and raise a 499 if the client disconnects, or a 503 if the grace period ends."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
     ended = asyncio.ensure_future(request.app.state.grace_ended.wait())
     try:
         await asyncio.wait({task, gone, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -28,7 +28,9 @@ def upstream_client(url: str, timeout: float, key: str = "") -> httpx.AsyncClien
     """
     address = server_address("upstream", url)
     connections = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-    headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
+    headers = {"accept-encoding": "identity"}
+    if key:
+        headers["authorization"] = f"Bearer {key}"
     return httpx.AsyncClient(base_url=address, timeout=timeout, headers=headers, limits=connections)
 
 
