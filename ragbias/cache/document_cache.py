@@ -96,7 +96,8 @@ class DocumentCache:
         self._counts = dict.fromkeys(("memory_hits", "disk_hits", "misses", "tokens_reused", "tokens_computed"), 0)
         self._warned: set[str] = set()
         self._models: set[str] = set()
-        self.salt, self.portable = "", portable
+        self.salt = ""
+        self.portable = portable
 
     def with_salt(self, salt: str) -> DocumentCache:
         """Return a view of this cache for one tenant. The view only reads and writes entries with this salt."""
@@ -124,9 +125,13 @@ class DocumentCache:
 
     def get(self, key: str, shapes: Shapes | None = None, dtypes: Dtypes = ()) -> States | None:
         """Return the states for a key. Return None if they are missing or damaged, or if shapes or dtypes differ."""
-        if (states := self._memory.get(key)) is not None:
+        states = self._memory.get(key)
+        if states is not None:
             self._count("memory_hits", "tokens_reused", states.tokens)
-        elif self._disk is not None and (states := self._read(self._disk, key, shapes, dtypes)) is not None:
+            return states
+        if self._disk is not None:
+            states = self._read(self._disk, key, shapes, dtypes)
+        if states is not None:
             self._count("disk_hits", "tokens_reused", states.tokens)
             self._memory.put(key, states)
         return states
@@ -153,7 +158,8 @@ class DocumentCache:
     def verify(self, progress: Callable[[Path], None] = lambda path: None) -> dict[Path, str]:
         """Read all files of the folder. Return the errors of damaged files. ``progress`` is called with each path."""
         errors = {}
-        for path, _, _ in list(self._disk.files()) if self._disk else []:
+        files = list(self._disk.files()) if self._disk else []
+        for path, _, _ in files:
             try:
                 read_entry(path)
             except FileNotFoundError:
@@ -207,7 +213,8 @@ class DocumentCache:
 
 def parse_size(name: str, value: str | int) -> int:
     """Return the bytes of a size such as ``"4GB"``, ``"512 MiB"`` or 1000. Errors contain ``name``."""
-    if isinstance(value, str) and (match := _AMOUNT.fullmatch(value)) and match[2].upper() in _UNITS:
+    match = _AMOUNT.fullmatch(value) if isinstance(value, str) else None
+    if match and match[2].upper() in _UNITS:
         size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MAX_BYTES))  # the number may be infinite
     elif is_whole(value):
         size = int(value)

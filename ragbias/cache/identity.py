@@ -165,5 +165,7 @@ def identity_of(model: PreTrainedModel, backend: str, portable: bool = False) ->
 
 def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int], salt: str = "") -> str:
     """Return the key of an entry: the model's identity, and a digest of the prefix, the tokens and the salt."""
-    parts = [list(prefix), list(tokens), *([salt] if salt else [])]
+    parts: list[object] = [list(prefix), list(tokens)]
+    if salt:
+        parts.append(salt)
     return f"{identity}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}"

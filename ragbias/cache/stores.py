@@ -176,8 +176,10 @@ class FolderStore:
             if self._free >= 0:
                 return
             entries = sorted(self.files(), key=lambda entry: entry[1])
-            free, spare = self._budget - needed - sum(size for _, _, size in entries), self._budget * SPARE
-            for path, _, size in entries if free < 0 else ():
+            free = self._budget - needed - sum(size for _, _, size in entries)
+            spare = self._budget * SPARE
+            oldest_first = entries if free < 0 else []
+            for path, _, size in oldest_first:
                 if free >= 0 and free + size > spare:
                     break
                 with suppress(OSError):
@@ -206,7 +208,8 @@ def read_entry(path: Path, shapes: Shapes | None = None, dtypes: Dtypes = ()) ->
         raise BrokenEntryError(f"{path} is {kind}")
     data = path.read_bytes()  # read at once, because other processes may remove or change the file
     try:
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        header = data[8 : 8 + int.from_bytes(data[:8], "little")]
+        metadata = json.loads(header).get("__metadata__", {})
         tensors = load(data)
     except (SafetensorError, AttributeError, KeyError, ValueError, RuntimeError) as error:
         raise BrokenEntryError(f"{path} cannot be read: {error}") from error
@@ -215,7 +218,9 @@ def read_entry(path: Path, shapes: Shapes | None = None, dtypes: Dtypes = ()) ->
         raise BrokenEntryError(f"{path} is damaged: its checksum differs")
     layers = [[tensors.get(f"{name}{layer}") for layer in range(len(tensors) // 2)] for name in ("keys", "values")]
     stored = [[tuple(tensor.shape) for tensor in part if tensor is not None] for part in layers]
-    if stored != [list(shapes or stored[0])] * 2 or (dtypes and any(t.dtype not in dtypes for t in tensors.values())):
+    has_shapes = stored == [list(shapes or stored[0])] * 2
+    has_dtypes = not dtypes or all(tensor.dtype in dtypes for tensor in tensors.values())
+    if not has_shapes or not has_dtypes:
         raise BrokenEntryError(f"{path} does not fit: its keys and values have another shape or dtype than the model's")
     return States(*(tuple(tensor for tensor in part if tensor is not None) for part in layers))
 
