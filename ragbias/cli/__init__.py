@@ -96,9 +96,11 @@ def main() -> None:
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     arguments = sys.argv[1:] or ["--help"]
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
+    others = [argument for argument in arguments if argument != TRACEBACK]
+    with_traceback = TRACEBACK in arguments
+    traceback_first = [TRACEBACK, *others] if with_traceback else others  # typer accepts it only before the command
     try:
-        # typer accepts --traceback only before the command
-        code = get_command(app)(sorted(arguments, key=TRACEBACK.__ne__), standalone_mode=False)
+        code = get_command(app)(traceback_first, standalone_mode=False)
         sys.stdout.flush()  # raises if the disk is full or the pipe is closed
     except BrokenPipeError:
         _discard_output()
@@ -107,7 +109,7 @@ def main() -> None:
         if any(isinstance(cause, KeyboardInterrupt) for cause in causes_of(error)):
             code = INTERRUPTED
         else:
-            code = _report_error(error, command, TRACEBACK in arguments)
+            code = _report_error(error, command, with_traceback)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
@@ -150,7 +152,8 @@ def describe_error(error: BaseException, command: str | None = None) -> str | No
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
         # ``ragbias.files`` adds file names to errors, so an error without a file name is about standard output
         file = "standard output" if error.filename is None else error.filename
-        return _shorten(": ".join(map(str, filter(None, (file, error.strerror)))))
+        parts = [str(part) for part in (file, error.strerror) if part]
+        return _shorten(": ".join(parts))
     return None
 
 

@@ -55,7 +55,8 @@ def ask(
     with status("Loading the model and embedding the documents"):
         document_cache = None if cache is None else DocumentCache(folder=cache)
         lm = DebiasedLM.from_pretrained(model, chosen, cache=document_cache)
-        passages = Index(list(chunks)).search(question, k or (FEW_CHUNKS if model == "smollm2" else MANY_CHUNKS))
+        default_k = FEW_CHUNKS if model == "smollm2" else MANY_CHUNKS
+        passages = Index(list(chunks)).search(question, k or default_k)
         if k is None:
             passages = fit_window(lm, passages, question, max_new_tokens)
         prompt = stock_prompt(lm, passages, question)

@@ -121,8 +121,10 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
 
 def format_cells(row: Mapping[str, Any]) -> dict[str, str]:
     """Format a description of a method as table cells, by heading."""
+    spans = "yes" if row["needs_spans"] else "no"
+    invariant = "yes" if row["invariant"] else "no"
     families = "all" if set(row["families"]) == set(ARCHITECTURES) else "rotary"
-    spans, invariant = ("yes" if row[name] else "no" for name in ("needs_spans", "invariant"))
-    cells = row["name"], row["acts_on"], spans, invariant, row["layers"]
-    families = families if row["acts_on"] in ("attention", "tokens") else "any"
-    return dict(zip(HEADINGS, (*cells, families, row["cost"], row["source"]), strict=True))
+    if row["acts_on"] not in ("attention", "tokens"):
+        families = "any"
+    cells = (row["name"], row["acts_on"], spans, invariant, row["layers"], families, row["cost"], row["source"])
+    return dict(zip(HEADINGS, cells, strict=True))
