@@ -77,7 +77,8 @@ def format_figure(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
     text = format_estimate(figure, form, prefix)
     if not figure or None in figure:
         return text
-    return f"{text} ({' to '.join(prefix + _format_number(end, form) for end in figure[1:] if end is not None)})"
+    ends = [prefix + _format_number(end, form) for end in figure[1:] if end is not None]
+    return f"{text} ({' to '.join(ends)})"
 
 
 def _format_number(value: float, form: str) -> str:

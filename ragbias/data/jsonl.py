@@ -53,16 +53,20 @@ def read_lines(path: Path, row: type[T], growing: bool = False) -> Iterator[Line
     The file may be gzipped (``.gz``). Blank lines are skipped. With ``growing``, an incomplete last line is skipped,
     and an uncompressed file may be empty.
     """
-    form, number, not_empty = TypeAdapter(row), 0, False
+    form = TypeAdapter(row)
+    number = 0
+    not_empty = False
+    may_be_list = path.name.removesuffix(".gz").endswith(".json")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for number, raw in enumerate(file, 1):
                 where = f"{path}, line {number}"
                 if not raw.strip() or (growing and not raw.endswith(b"\n")):
                     continue
-                if not not_empty and raw.lstrip().startswith(b"[") and path.name.removesuffix(".gz").endswith(".json"):
+                if may_be_list and not not_empty and raw.lstrip().startswith(b"["):
                     entries = parse_json(raw + file.read(), str(path), TypeAdapter(list[row]))  # type: ignore[valid-type]
-                    yield from (Line(index, f"{path}, entry {index}", entry) for index, entry in enumerate(entries, 1))
+                    for index, entry in enumerate(entries, 1):
+                        yield Line(index, f"{path}, entry {index}", entry)
                     not_empty = bool(entries)
                     break
                 not_empty = True

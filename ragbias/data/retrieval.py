@@ -58,6 +58,7 @@ def fit_window(lm: DebiasedLM, documents: list[str], question: str, new_tokens: 
     Return the remaining documents. The first document remains even if it does not fit.
     """
     for count in range(len(documents), 1, -1):
-        if len(lm.token_ids(stock_prompt(lm, documents[:count], question))) + new_tokens <= lm.window:
+        prompt = stock_prompt(lm, documents[:count], question)
+        if len(lm.token_ids(prompt)) + new_tokens <= lm.window:
             return documents[:count]
     return documents[:1]

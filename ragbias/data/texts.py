@@ -53,5 +53,8 @@ def _split_paragraphs(text: str, size: int) -> Iterator[str]:
     """Yield paragraphs. If one is longer than ``size``, cut it between sentences or, if necessary, between words."""
     end = r"(?=\s|$)"
     piece = re.compile(rf"\S.{{0,{size - 2}}}[.!?]{end}|\S.{{0,{size - 1}}}{end}|\S{{1,{size}}}", re.DOTALL)
-    for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):
-        yield from [paragraph] if len(paragraph) <= size else (part.strip() for part in piece.findall(paragraph))
+    for paragraph in filter(None, map(str.strip, text.split("\n\n"))):
+        if len(paragraph) <= size:
+            yield paragraph
+        else:
+            yield from map(str.strip, piece.findall(paragraph))
