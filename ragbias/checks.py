@@ -48,7 +48,8 @@ def check_between(
     name: str, value: float, bounds: Bounds, error: type[RagBiasError] = MethodError, *, whole: bool = False
 ) -> None:
     """Raise ``error`` unless ``value`` is a number within the bounds. With ``whole``, it must be an integer."""
-    if not (is_whole if whole else is_number)(value) or not bounds.include(value):
+    is_valid = is_whole(value) if whole else is_number(value)
+    if not is_valid or not bounds.include(value):
         raise error(f"{name}={shown(value)}; expected a {'whole ' if whole else ''}number from {bounds}")
 
 

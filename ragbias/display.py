@@ -58,9 +58,8 @@ def validation_message(error: ValidationError, known: Sequence[str] = ()) -> str
     errors: list[Any] = list(error.errors())
     # pydantic also reports that a list with invalid entries is too short
     parents = {entry["loc"][:depth] for entry in errors for depth in range(len(entry["loc"]))}
-    return "; ".join(
-        _entry_message(entry, known) for entry in errors if entry["type"] != "too_short" or entry["loc"] not in parents
-    )
+    own = [entry for entry in errors if entry["type"] != "too_short" or entry["loc"] not in parents]
+    return "; ".join(_entry_message(entry, known) for entry in own)
 
 
 def _entry_message(error: Any, known: Sequence[str]) -> str:
