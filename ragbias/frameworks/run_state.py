@@ -323,10 +323,7 @@ class Runs:
                 run.failure = failure
 
     def get(self, id: Hashable) -> Run:
-        """Return a copy of a root run. ``id`` is the id of this run, or of one of its child runs.
-
-        Outside a run, return an empty ``Run`` with the last failure of this context.
-        """
+        """Return a copy of a run's root run. Outside a run, return an empty ``Run`` with the context's last failure."""
         with self._lock:
             if run := self._find(id):
                 return replace(run, _texts=run._texts.copy())

@@ -36,7 +36,7 @@ def test_methods_are_described_in_80_columns_without_code_marks(cli):
     for name in METHODS:
         _, printed, _ = cli("methods", name)
         assert max(map(len, printed.splitlines())) <= 80 and "`" not in printed
-    assert "\n- The tokens of document i attend to the tokens of the other documents" in cli("methods", "pine")[1]
+    assert "\n- For tokens of document i, the importance of another document j is" in cli("methods", "pine")[1]
 
 
 def test_advice_is_about_all_methods(cli):

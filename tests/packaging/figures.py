@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BUDGETS = {  # lines; raise them in the commit of a feature that is worth it
-    "ragbias": 19_750,
+    "ragbias": 20_200,
     "evaluation": 5_900,
     "integrations/langchain": 1_640,
     "integrations/llama-index": 1_350,
