@@ -1,4 +1,6 @@
+from . import keys as keys
 from . import primitive as primitive
+from . import torch_backend as torch_backend
 from .keys import Encoding as Encoding
 from .keys import Scoring as Scoring
 from .primitive import BACKENDS as BACKENDS

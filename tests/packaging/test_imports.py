@@ -1,5 +1,6 @@
 """Packages export what their stubs name. `make lint` checks that imports follow the layers."""
 
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -26,3 +27,10 @@ def test_every_name_of_a_stub_is_there(name, stub):
     assert all(getattr(package, name) is not None for name in names)
     with pytest.raises(AttributeError, match="no_such_name"):
         getattr(package, "no_such_name")  # noqa: B009
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "ragbias" / "methods").rglob("*.py")), ids=lambda path: path.stem)
+def test_methods_use_exported_names_of_attention(path):
+    """Submodules of ``attention`` are imported on first use, so that other names exist only in some processes."""
+    used = set(re.findall(r"\battention\.(\w+)", path.read_text()))
+    assert used <= set(import_module("ragbias.attention").__all__)
