@@ -161,9 +161,11 @@ def attached(binding: PlainBinding) -> Iterator[None]:
         finally:
             binding.is_open = False
     finally:
-        binding.is_open = False  # repeated, in case an interrupt skipped the line above
-        open_bindings.set(tuple(other for other in open_bindings.get() if other.is_open))
-        remove_unused_hooks(binding.decoder)
+        try:
+            binding.is_open = False  # repeated, in case an interrupt skipped the line above
+            open_bindings.set(tuple(other for other in open_bindings.get() if other.is_open))
+        finally:
+            remove_unused_hooks(binding.decoder)
 
 
 def _add_hooks(binding: Binding) -> None:
