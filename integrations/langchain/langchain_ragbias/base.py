@@ -20,7 +20,6 @@ from ragbias import DebiasedLM
 from ragbias.boundaries import current_documents, document_texts
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
-from ragbias.errors import MissingDocumentsWarning as MissingDocumentsWarning
 from ragbias.frameworks import FrameworkModel, LastReports, StopStrings, rename_arguments
 from ragbias.frameworks import RagBiasOptions as RagBiasOptions
 from ragbias.generation import rename_max_tokens

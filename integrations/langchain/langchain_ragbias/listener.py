@@ -24,7 +24,7 @@ from langchain_core.tracers import context
 from langchain_core.vectorstores import VectorStore
 
 from ragbias.boundaries import document_texts
-from ragbias.errors import MissingDocumentsWarning
+from ragbias.errors import MissingDocumentsWarning as MissingDocumentsWarning
 from ragbias.frameworks import LastReports, Runs, SearchWatch
 
 MAX_DOCUMENTS = 2000  # maximum size of a list in a chain; a longer list is a corpus, not a retrieval

@@ -14,7 +14,6 @@ from ragbias.boundaries import document_texts
 from ragbias.call_site import warn
 from ragbias.checks import check_names
 from ragbias.errors import ArgumentError
-from ragbias.errors import MissingDocumentsWarning as MissingDocumentsWarning
 from ragbias.frameworks import RagBiasOptions
 from ragbias.generation import RESERVED, DecodingArguments, rename_max_tokens
 from ragbias.methods import Method

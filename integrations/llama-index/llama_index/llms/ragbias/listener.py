@@ -34,6 +34,7 @@ from llama_index.core.workflow import Workflow
 from pydantic import PrivateAttr
 
 from ragbias.boundaries import Boundaries, Registry, Segmenter, current_documents, locate
+from ragbias.errors import MissingDocumentsWarning as MissingDocumentsWarning
 from ragbias.frameworks import LastReports, LocatedDocuments, Runs, SearchWatch
 
 runs = Runs("ragbias_llama_index_retrievals")
