@@ -99,7 +99,7 @@ class BindingError(RagBiasError):
 
 
 class CancelledError(RagBiasError):
-    """A request was cancelled before its answer began."""
+    """A request was cancelled."""
 
 
 class NonFiniteLogitsError(RagBiasError):

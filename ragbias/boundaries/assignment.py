@@ -241,7 +241,8 @@ def _may_be_shifted(text: str, chosen: Sequence[Occurrence], occurrences: Occurr
     """Whether another occurrence of a long document crosses the beginning or end of the chosen occurrences."""
     edges = (chosen[0].begin, chosen[-1].end) if chosen else ()
     pairs = product(_long_occurrences(occurrences), edges)
-    return any(text[other.begin : edge].strip() and text[edge : other.end].strip() for other, edge in pairs)
+    crossing = [(other, edge) for other, edge in pairs if other.begin < edge < other.end]
+    return any(text[other.begin : edge].strip() and text[edge : other.end].strip() for other, edge in crossing)
 
 
 def _overlap(occurrences: Occurrences, nesting: bool) -> bool:

@@ -284,7 +284,8 @@ class _Regions:
     def _aligned_series(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
         """Yield the first candidates of all regions as a series, then the second ones, and so on.
 
-        The ``edge`` region may contain more candidates. Otherwise, if their numbers differ, there is no series.
+        If regions have different numbers of candidates, there is no series. Only the ``edge`` region may have more:
+        then its candidates nearest to the documents are used.
         """
         counts = {len(region) for index, region in enumerate(by_region) if index != self.edge}
         count = min(counts)

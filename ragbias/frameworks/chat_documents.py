@@ -73,10 +73,10 @@ def block_document(block: Mapping[Any, Any]) -> ChatDocument | None:
     title = block.get("title") or ""
     if kind not in tuple(BLOCKS):  # a tuple, because ``kind`` may be unhashable
         return None
-    address = (
-        {"source": None} if isinstance(block.get("source"), str) else {}
-    )  # the source of a search result is an address
-    content = _content(kind, {**block, "title": None, **address}, (kind,), ("text", "content", "source"))
+    fields = {**block, "title": None}
+    if isinstance(block.get("source"), str):  # the address of a search result
+        fields["source"] = None
+    content = _content(kind, fields, (kind,), ("text", "content", "source"))
     if isinstance(content, dict):
         content = _content(kind, content, ("text", "content"), ("data", "content"))
     texts = [content]

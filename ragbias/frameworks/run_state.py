@@ -73,7 +73,7 @@ class ContextScoped(Generic[T]):
         return scope.inherited if scope.local is None else scope.local
 
     def get_writable(self) -> T:
-        """Return the value of this context for changes. During a run, copied contexts share the changes."""
+        """Return the value of this context, which the caller may change. During a run, copied contexts share it."""
         scope = self._scope.get()
         with self._lock:
             if scope is not None and scope.shared:

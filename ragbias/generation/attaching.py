@@ -204,7 +204,7 @@ def start_from_states(
     """Return a binding, a cache with prefixes and documents, and the number of cached tokens of each prompt.
 
     In a batch, the same number of tokens must remain for each prompt. Therefore the cache also contains each suffix
-    except its last token, unless all prompts have the same suffix.
+    except its last token. This is not necessary for a ``JointMethod``, whose prompts share the suffix.
     """
     model = loaded.model
     states = DocumentStates(loaded, cancelled)

@@ -194,10 +194,11 @@ def allow_only(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Call
         tokens = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         for length, token in enumerate(tokens):
             following[tuple(tokens[:length])].add(token)
+    longest = max(map(len, following))
 
     def allowed(_index: int, ids: Tensor) -> list[int]:
-        tokens = tuple(ids.tolist())
-        fitting = [beginning for beginning in following if tokens[len(tokens) - len(beginning) :] == beginning]
+        end = tuple(ids[-longest:].tolist())
+        fitting = [beginning for beginning in following if end[len(end) - len(beginning) :] == beginning]
         return list(following[max(fitting, key=len)])
 
     return allowed

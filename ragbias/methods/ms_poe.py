@@ -35,7 +35,7 @@ class MsPoE(AttentionMethod):
         heads: the order of the heads, smallest ratio first. ``"by-awareness"`` is the rule above. The paper also
             evaluates ``"entropy"`` (lowest entropy of the weights first), ``"sequential"`` (by index) and ``"random"``
             (drawn for each layer). ``"reversed"`` (by index, last first) is from the authors' script.
-        alpha: the score of a head is the share of weights above this multiple of the mean, 0.001 to 1,000,000.
+        alpha: the score of a head is the number of weights above this multiple of the mean, 0.001 to 1,000,000.
         seed: seed for ``heads="random"``, 0 to 2**31 - 1.
     """
 

@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def starts(self) -> list[int]:
-        """Positions of prefix and documents, shifted together so that the suffix starts at ``end``, as in vLLM."""
+        """Start positions of prefix and documents, all shifted by the same number, so the suffix starts at ``end``."""
         prefix, *documents = self.lengths
         if self.is_joint:  # the first document is nearest to the suffix
             return [0, *(self.end - length for length in accumulate(documents))]
