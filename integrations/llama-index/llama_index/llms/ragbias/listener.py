@@ -139,8 +139,8 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     def record(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Record the texts of nodes. Return the texts with metadata, and the failures.
 
-        Texts with and without metadata are recorded as two retrievals. If a node was cut from a document that joins
-        several retrieved texts, these texts are recorded instead of the node's text.
+        Texts with and without metadata are recorded as two retrievals. Some documents join several retrieved texts. For
+        a node that was cut from such a document, the retrieved texts are recorded instead of the node's own text.
         """
         texts: list[str] = []
         bare: list[str] = []
