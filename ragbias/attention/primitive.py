@@ -116,7 +116,8 @@ def attend(
     segments = [(0, key.shape[1])] if segments is None else segments
     causal = causal and query.shape[1] > 1  # a single query sees all keys
     visible = Visible(segments, starts, bias, causal, bounds)
-    return backend_module(query, scoring).compute_attention(query, key, value, positions, scoring, visible)
+    backend = load_backend(choose_backend(query, scoring))
+    return backend.compute_attention(query, key, value, positions, scoring, visible)
 
 
 def attend_groups(
@@ -127,11 +128,12 @@ def attend_groups(
     Returns:
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']`` for the ``Q'`` queries of all groups, group after group.
     """
-    if choose_backend(query, scoring) == "triton":  # computes all groups in one launch
+    name = choose_backend(query, scoring)
+    if name == "triton":  # computes all groups in one launch
         triton_backend = import_module("ragbias.attention.triton_backend")
         result: tuple[Tensor, Tensor] = triton_backend.compute_groups(query, key, value, groups, scoring)
         return result
-    backend = backend_module(query, scoring)
+    backend = load_backend(name)
     parts = []
     for group in groups:
         begin, end = group.queries
@@ -153,7 +155,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
     Returns:
         float32 ``[H, Q, n]``, or ``[H, 1, n]`` with ``total``. The shares of each query sum to 1.
     """
-    return backend_module(query, scoring).segment_mass(query, key, segments, scoring, total)
+    return load_backend(choose_backend(query, scoring)).segment_mass(query, key, segments, scoring, total)
 
 
 @torch.no_grad()
@@ -170,7 +172,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
         summed over the tokens of both. The softmax runs over the tokens of all documents except ``i``. The diagonal
         is 0.
     """
-    return backend_module(query, scoring).document_mass(query, key, spans, scoring)
+    return load_backend(choose_backend(query, scoring)).document_mass(query, key, spans, scoring)
 
 
 def check_backend(backend: str) -> None:
@@ -197,9 +199,8 @@ def choose_backend(query: Tensor, scoring: Scoring) -> str:
     return scoring.backend
 
 
-def backend_module(query: Tensor, scoring: Scoring) -> Backend:
-    """Return the module of the chosen backend."""
-    name = choose_backend(query, scoring)
+def load_backend(name: str) -> Backend:
+    """Return the module of a backend."""
     return cast(Backend, import_module(f"ragbias.attention.{name}_backend"))
 
 
