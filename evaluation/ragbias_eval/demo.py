@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import islice
 from typing import Any
 
 import torch
@@ -172,7 +173,8 @@ class TinyDemo(Demo):
         self.task = StockQA(self.lm, index, notes, documents, spread_positions(documents, positions), exact_match)
 
     def measure(self, bar: Progress) -> dict[str, Any]:
-        cases = [case for case in self.task.cases() if case.gold_position == self.task.positions[0]][:COST_ROUNDS]
+        first_position = (case for case in self.task.cases() if case.gold_position == self.task.positions[0])
+        cases = list(islice(first_position, COST_ROUNDS))
         prompts = [split_prompt(case.text, case.documents).parts for case in cases]
         costs = measure_costs(self.lm, prompts, self.methods, len(prompts))
         results = {}
