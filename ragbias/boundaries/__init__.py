@@ -16,6 +16,7 @@ from ragbias.boundaries.locating import locate
 from ragbias.boundaries.recognisers import Segmenter
 from ragbias.boundaries.retrievals import Boundaries, Source
 from ragbias.boundaries.sources import Registry, current_documents, document_texts, documents
+from ragbias.boundaries.text import join_reasons
 
 __all__ = [
     "Boundaries",
@@ -25,5 +26,6 @@ __all__ = [
     "current_documents",
     "document_texts",
     "documents",
+    "join_reasons",
     "locate",
 ]

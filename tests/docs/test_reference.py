@@ -143,7 +143,7 @@ FOR_OWN_INTEGRATIONS = {  # no page promises them
     "BACKENDS", "GrowingText", "RESERVED", "Source", "States", "WarnedLines", "allow_only", "block_document",
     "call_id", "check_dict", "check_length", "check_names", "check_orders_text", "check_text", "compute_jointly",
     "computes_documents_separately", "encodings_of", "generation_config", "has_fixed_encodings", "identity_of",
-    "key_of", "parse_arguments", "parse_tool_choice", "remember_call_site", "rename_max_tokens", "warn",
+    "join_reasons", "key_of", "parse_arguments", "parse_tool_choice", "remember_call_site", "rename_max_tokens", "warn",
 }  # fmt: skip
 
 

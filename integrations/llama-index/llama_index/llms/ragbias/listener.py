@@ -33,7 +33,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 from llama_index.core.workflow import Workflow
 from pydantic import PrivateAttr
 
-from ragbias.boundaries import Boundaries, Registry, Segmenter, current_documents, locate
+from ragbias.boundaries import Boundaries, Registry, Segmenter, current_documents, join_reasons, locate
 from ragbias.errors import MissingDocumentsWarning as MissingDocumentsWarning
 from ragbias.frameworks import LastReports, LocatedDocuments, Runs, SearchWatch
 
@@ -277,7 +277,7 @@ def _locate(prompt: str, documents: Sequence[str] | None, segmenter: Segmenter |
         n_unread = len(failures)
     if found.source == "none" and not failures:
         failures = (runs.retrievals.failure(),)
-    reason = "; ".join(filter(None, (found.reason, *failures)))
+    reason = join_reasons(found.reason, *failures)
     return replace(found, n_expected=found.n_expected + n_unread, reason=reason)
 
 
